@@ -1,0 +1,1 @@
+"""Prune adversarially robust networks without adversarial examples."""
