@@ -1,0 +1,148 @@
+"""A user's own tensors, arrays or torch data sets, checked before they are used."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import Dataset as TorchDataset
+from torch.utils.data import IterableDataset
+
+from pwoa.data.images import Data, Images
+from pwoa.errors import InputError
+
+USUAL_CHANNELS = (1, 3, 4)
+FORM = "give (train, test), each a pair (images, labels) or a torch Dataset of (image, label)"
+
+
+def from_pair(train: Any, test: Any) -> Data:
+    """A data set out of two splits, each (images, labels) or a torch Dataset of (image, label)."""
+    first, second = _images(train, "train"), _images(test, "test")
+    if first.pixels.shape[1:] != second.pixels.shape[1:]:
+        raise InputError(
+            f"train images have shape {_shape(first.pixels[0])} and test images {_shape(second.pixels[0])}: "
+            f"make them the same"
+        )
+    classes = int(max(first.labels.max(), second.labels.max())) + 1
+    return Data("custom", first, second, classes)
+
+
+def _images(part: Any, where: str) -> Images:
+    if isinstance(part, Images):
+        part = (part.pixels, part.labels)
+    elif isinstance(part, TorchDataset) or not isinstance(part, (tuple, list)):
+        part = _collect(part, where)
+    if len(part) != 2:
+        raise InputError(f"{where} has {len(part)} parts: {FORM}")
+    pixels = _as_pixels(_tensor(part[0], f"{where} images"), f"{where} images")
+    labels = _as_labels(_tensor(part[1], f"{where} labels"), f"{where} labels")
+    if len(pixels) != len(labels):
+        raise InputError(
+            f"{where} has {len(pixels)} images and {len(labels)} labels: give one label an image"
+        )
+    return Images(pixels, labels)
+
+
+def _collect(dataset: Any, where: str) -> tuple[Tensor, Tensor]:
+    """Every sample of a torch Dataset, once; random transforms in it are thereby frozen."""
+    samples = [_sample(sample, f"{where}[{i}]") for i, sample in enumerate(_samples(dataset, where))]
+    if not samples:
+        raise InputError(f"{where} is empty: give at least one image")
+    images = [image for image, _ in samples]
+    for i, image in enumerate(images):
+        if image.shape != images[0].shape or image.dtype != images[0].dtype:
+            raise InputError(
+                f"{where}[{i}] is {image.dtype} of shape {_shape(image)}, {where}[0] is {images[0].dtype} "
+                f"of shape {_shape(images[0])}: make all images the same"
+            )
+    return torch.stack(images), torch.stack([label.reshape(()) for _, label in samples])
+
+
+def _samples(dataset: Any, where: str) -> Iterable[Any]:
+    if isinstance(dataset, IterableDataset):
+        return dataset
+    if not (hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__")):
+        raise InputError(f"{where} is a {type(dataset).__name__}: {FORM}")
+    return (dataset[i] for i in range(len(dataset)))
+
+
+def _sample(sample: Any, where: str) -> tuple[Tensor, Tensor]:
+    if not isinstance(sample, (tuple, list)) or len(sample) != 2:
+        raise InputError(f"{where} is not a pair: a data set must give (image, label)")
+    image, label = sample
+    if not isinstance(image, (Tensor, np.ndarray)):
+        image = _from_pillow(image, where)
+    label = _tensor(label if isinstance(label, Tensor) else np.asarray(label), f"{where} label")
+    if label.numel() != 1:
+        raise InputError(f"{where} has a label of shape {_shape(label)}: give one class number")
+    return _tensor(image, f"{where} image"), label
+
+
+def _from_pillow(image: Any, where: str) -> np.ndarray[Any, Any]:
+    """A PIL image as [C, H, W]; told by its interface, so that Pillow need not be imported."""
+    if not hasattr(image, "__array_interface__"):
+        raise InputError(
+            f"{where} has an image of type {type(image).__name__}: give a tensor, array or PIL image"
+        )
+    pixels = np.asarray(image)
+    return pixels.transpose(2, 0, 1) if pixels.ndim == 3 else pixels[None]
+
+
+def _tensor(value: Any, where: str) -> Tensor:
+    if isinstance(value, Tensor):
+        return value.detach()
+    try:
+        return torch.from_numpy(np.array(value))
+    except (TypeError, ValueError) as error:
+        raise InputError(f"{where}: not a tensor or an array of numbers ({error})") from None
+
+
+def _as_pixels(pixels: Tensor, where: str) -> Tensor:
+    if pixels.ndim == 3:
+        pixels = pixels[:, None]
+    _check_pixel_shape(pixels, where)
+    if pixels.dtype == torch.uint8:
+        return pixels
+    if not pixels.is_floating_point():
+        raise InputError(f"{where} are {pixels.dtype}: give uint8, or floats in [0, 1]")
+    pixels = pixels.to(torch.float32)
+    _check_range(pixels, where)
+    return pixels
+
+
+def _check_pixel_shape(pixels: Tensor, where: str) -> None:
+    if pixels.ndim != 4:
+        raise InputError(f"{where} have shape {_shape(pixels)}: give [N, C, H, W] or [N, H, W]")
+    if not pixels.numel():
+        raise InputError(f"{where} are empty, of shape {_shape(pixels)}: give at least one image")
+    if pixels.shape[1] not in USUAL_CHANNELS and pixels.shape[3] in USUAL_CHANNELS:
+        raise InputError(
+            f"{where} have shape {_shape(pixels)}, which looks like [N, H, W, C]: put the channels second"
+        )
+
+
+def _check_range(pixels: Tensor, where: str) -> None:
+    low, high = float(pixels.min()), float(pixels.max())  # both are nan where any pixel is
+    if not (low >= 0 and high <= 1):
+        raise InputError(
+            f"{where} run from {low:g} to {high:g}, not within [0, 1]: divide them by 255, or where they are "
+            f"normalised move the normalisation into the model"
+        )
+
+
+def _as_labels(labels: Tensor, where: str) -> Tensor:
+    if labels.ndim != 1 or not len(labels):
+        raise InputError(f"{where} have shape {_shape(labels)}: give one class number an image, [N]")
+    if labels.is_floating_point() or labels.is_complex() or labels.dtype == torch.bool:
+        raise InputError(f"{where} are {labels.dtype}: give integers from 0 to classes − 1")
+    labels = labels.to(torch.int64)
+    if int(labels.min()) < 0:
+        raise InputError(f"{where} go down to {int(labels.min())}: give integers from 0 to classes − 1")
+    return labels
+
+
+def _shape(tensor: Tensor) -> tuple[int, ...]:
+    return tuple(tensor.shape)

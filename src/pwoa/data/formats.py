@@ -1,0 +1,105 @@
+"""What official files are made of: bytes with a name, compression, and MNIST's idx format.
+
+Nothing in a file is trusted: every reader checks what it was given and says what is wrong with which file.
+"""
+
+from __future__ import annotations
+
+import lzma
+import math
+import struct
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pwoa.errors import InputError
+
+GZIP, XZ = b"\x1f\x8b", b"\xfd7zXZ\x00"
+WEB_PAGE = (b"<!doctype", b"<html", b"<head", b"<?xml")
+UNSIGNED_BYTES = 0x08
+
+Shape = tuple[int, int, int]
+
+
+@dataclass(frozen=True)
+class Blob:
+    """The content of one file, and the name that messages call it by."""
+
+    name: str
+    content: bytes
+
+
+class Split(NamedTuple):
+    """One split as it was read: pixels [N, C, H, W] and labels [N]."""
+
+    pixels: NDArray[np.uint8]
+    labels: NDArray[np.int64]
+
+
+def is_web_page(head: bytes) -> bool:
+    return head[:256].lstrip().lower().startswith(WEB_PAGE)
+
+
+def check_not_web_page(blob: Blob, kind: str) -> None:
+    if is_web_page(blob.content):
+        raise InputError(f"{blob.name} is a web page, not {kind}: download the file itself")
+
+
+def check_length(blob: Blob, expected: int) -> None:
+    found = len(blob.content)
+    if found < expected:
+        raise InputError(
+            f"{blob.name} is truncated: {found} bytes found, {expected} expected; fetch the file again"
+        )
+    if found > expected:
+        raise InputError(f"{blob.name} is too long: {found} bytes found, {expected} expected")
+
+
+def decompress(blob: Blob) -> Blob:
+    """The content of a .gz or .xz file, told by its first bytes; anything else is returned as it is.
+
+    A compressed file that ends early gives what can be read, for the reader to say how much is missing.
+    """
+    try:
+        if blob.content.startswith(GZIP):
+            return Blob(blob.name, zlib.decompressobj(wbits=31).decompress(blob.content))
+        if blob.content.startswith(XZ):
+            return Blob(blob.name, lzma.LZMADecompressor().decompress(blob.content))
+    except (zlib.error, lzma.LZMAError) as error:
+        raise InputError(
+            f"{blob.name} is damaged and cannot be decompressed ({error}); fetch it again"
+        ) from None
+    return blob
+
+
+def read_idx(blob: Blob, shape: tuple[int, ...]) -> NDArray[np.uint8]:
+    """The unsigned bytes of an idx file, which must have the given shape."""
+    blob = decompress(blob)
+    kind = f"an idx file of {'images' if len(shape) > 1 else 'labels'}"
+    check_not_web_page(blob, kind)
+    header = 4 + 4 * len(shape)
+    check_magic(blob, kind, bytes([0, 0, UNSIGNED_BYTES, len(shape)]))
+    if len(blob.content) < header:
+        check_length(blob, header + math.prod(shape))
+    found = struct.unpack(f">{len(shape)}I", blob.content[4:header])
+    if found != shape:
+        raise InputError(f"{blob.name} holds data of shape {found}, expected {shape}")
+    check_length(blob, header + math.prod(shape))
+    return np.frombuffer(blob.content, np.uint8, offset=header).reshape(shape)
+
+
+def check_magic(blob: Blob, kind: str, magic: bytes) -> None:
+    found = blob.content[:4]
+    if not magic.startswith(found):  # a shorter file is truncated, which its length tells
+        raise InputError(f"{blob.name} is not {kind}: it starts with {found.hex()}, expected {magic.hex()}")
+
+
+def read_idx_split(blobs: Sequence[Blob], shape: Shape, count: int) -> Split:
+    """A split in two idx files, images and labels; idx images are grey, [N, H, W]."""
+    images, labels = blobs
+    pixels = read_idx(images, (count, *shape[1:]))
+    return Split(pixels[:, None].copy(), read_idx(labels, (count,)).astype(np.int64))

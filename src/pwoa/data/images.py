@@ -1,0 +1,63 @@
+"""Images that live on one device as one tensor, and the data set made of two of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from pwoa.errors import InputError
+
+
+@dataclass(frozen=True)
+class Images:
+    """A split of a data set: pixels [N, C, H, W], uint8 or float32 in [0, 1], and labels [N], int64."""
+
+    pixels: Tensor
+    labels: Tensor
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def to(self, device: torch.device | str) -> Images:
+        return Images(self.pixels.to(device), self.labels.to(device))
+
+    def batch(self, index: Tensor) -> tuple[Tensor, Tensor]:
+        """Float32 images in [0, 1] and their labels; `index` must be on the device of the images."""
+        return as_float(self.pixels.index_select(0, index)), self.labels.index_select(0, index)
+
+    def first(self, n: int) -> Images:
+        """The first n images, or all of them where there are fewer."""
+        if n < 1:
+            raise InputError(f"cannot take the first {n} images: give a number of 1 or more")
+        return Images(self.pixels[:n], self.labels[:n])
+
+
+@dataclass(frozen=True)
+class Data:
+    """A data set: training and test images of one shape, with labels 0 … classes − 1."""
+
+    name: str
+    train: Images
+    test: Images
+    classes: int
+
+    def split(self, validation: int, seed: int) -> tuple[Tensor, Tensor]:
+        """Indices into `train`: the part to train on and `validation` held-out ones, both sorted."""
+        total = len(self.train)
+        if not 0 <= validation < total:
+            raise InputError(
+                f"cannot hold out {validation} of the {total} training images of {self.name}: "
+                f"choose a validation size from 0 to {total - 1}"
+            )
+        order = torch.randperm(total, generator=torch.Generator().manual_seed(seed))
+        device = self.train.labels.device
+        return order[validation:].sort().values.to(device), order[:validation].sort().values.to(device)
+
+    def to(self, device: torch.device | str) -> Data:
+        return Data(self.name, self.train.to(device), self.test.to(device), self.classes)
+
+
+def as_float(pixels: Tensor) -> Tensor:
+    return pixels.to(torch.float32) / 255 if pixels.dtype == torch.uint8 else pixels

@@ -1,0 +1,28 @@
+"""Which device a run uses, and what it is called in a result."""
+
+from __future__ import annotations
+
+import platform
+
+import torch
+
+from pwoa.errors import InputError
+
+
+def choose_device(name: str) -> torch.device:
+    """The named device; `auto` is the GPU if there is one."""
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+        torch.empty(1, device=device)
+    except (RuntimeError, AssertionError) as error:
+        raise InputError(f"device {name!r} cannot be used: {str(error).splitlines()[0]}") from None
+    return device
+
+
+def device_name(device: torch.device) -> str:
+    """The GPU's name, or the CPU's architecture and the number of threads."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    return f"CPU {platform.machine()}, {torch.get_num_threads()} threads"

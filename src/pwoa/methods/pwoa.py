@@ -1,0 +1,187 @@
+"""PwoA: pruning without adversarial examples (Jian et al. 2022).
+
+Two stages on natural examples. `search` minimises L = λ L_D + L_H (+ λ_ce L_CE) by ADMM under the sparsity
+constraint; `finetune` fixes the masks it found and goes on with L. With λ = λx = λy = 0 and λ_ce = 1 it is the
+naive pruning that the paper compares with.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from pwoa.errors import InputError
+from pwoa.models import as_logits, hidden_points, recording
+from pwoa.objectives import bottleneck, classification, distillation
+from pwoa.recipe import ObjectiveRecipe, Recipe, SearchRecipe
+from pwoa.sparsity import ALLOCATIONS, Admm, Masks, prunable, sizes
+from pwoa.training import Batch, Loss, Material, Stage
+
+CHUNK = 1000
+
+
+class Pwoa:
+    """The stages that prune `student`, a copy of `teacher`."""
+
+    example_free = True
+
+    def __init__(self, student: nn.Module, teacher: nn.Module, material: Material, recipe: Recipe) -> None:
+        weights = prunable(student)
+        kept = ALLOCATIONS[recipe.sparsity.allocation](sizes(weights), recipe.sparsity.rate)
+        pattern = recipe.sparsity.pattern
+        search = recipe.search
+        objective = Objective(student, teacher_logits(teacher, material), material, recipe.objective)
+        admm = Admm(weights, kept, pattern, search.rho, search.rho_growth, search.rho_limit)
+        self.stages: list[Stage] = [
+            Search(objective, admm, search),
+            Finetune(objective, Masks(weights, kept, pattern), recipe.finetune.epochs, recipe.finetune.learning_rate),
+        ]
+
+
+class Search(Stage):
+    """ADMM: SGD on the objective with the proximal term; every few epochs a projection and a dual step."""
+
+    name = "search"
+
+    def __init__(self, objective: Objective, admm: Admm, recipe: SearchRecipe) -> None:
+        self.epochs = recipe.epochs
+        self.learning_rate = recipe.learning_rate
+        self._objective = objective
+        self._admm = admm
+        self._interval = recipe.interval
+
+    def before_epoch(self, epoch: int) -> None:
+        if epoch and epoch % self._interval == 0:
+            self._admm.update()
+
+    def loss(self, batch: Batch) -> Loss:
+        # The proximal term's gradient is added in closed form, so only its value joins the loss.
+        loss = self._objective(batch)
+        penalty = self._admm.penalty()
+        return Loss(loss.total + penalty, {**loss.parts, "admm": penalty}, loss.logits)
+
+    def after_backward(self) -> None:
+        self._admm.add_gradient()
+
+    def after_epoch(self, epoch: int, validation: Mapping[str, float]) -> None:
+        if epoch == 0:
+            self._objective.balance(validation)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"admm": self._admm.state_dict(), "weights": asdict(self._objective.weights)}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self._admm.load_state_dict(state["admm"])
+        self._objective.weights = Weights(**state["weights"])
+
+
+class Finetune(Stage):
+    """The objective alone, on the weights that the masks keep."""
+
+    name = "finetune"
+
+    def __init__(self, objective: Objective, masks: Masks, epochs: int, learning_rate: float) -> None:
+        self.epochs = epochs
+        self.learning_rate = learning_rate
+        self._objective = objective
+        self._masks = masks
+
+    def begin(self) -> None:
+        self._masks.choose()
+
+    def loss(self, batch: Batch) -> Loss:
+        return self._objective(batch)
+
+    def after_backward(self) -> None:
+        self._masks.mask_gradients()
+
+    def state_dict(self) -> dict[str, Any]:
+        return self._masks.state_dict()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self._masks.load_state_dict(state)
+
+
+@dataclass(frozen=True)
+class Weights:
+    """λ, λx, λy and λ_ce."""
+
+    distillation: float
+    hsic_x: float
+    hsic_y: float
+    classification: float
+
+
+class Objective:
+    """λ L_D + λx Σ HSIC(X, Z_l) − λy Σ HSIC(Y, Z_l) + λ_ce L_CE; terms of weight 0 are not computed."""
+
+    def __init__(
+        self, student: nn.Module, teacher: Callable[[Batch], Tensor], material: Material, recipe: ObjectiveRecipe
+    ) -> None:
+        self.weights = Weights(recipe.distillation, recipe.hsic_x, recipe.hsic_y, recipe.classification)
+        if not any(asdict(self.weights).values()):
+            raise InputError("all weights of the objective are 0; there is nothing to minimise")
+        self._student = student
+        self._logits = as_logits(student)
+        self._teacher = teacher
+        self._recipe = recipe
+        self._points: tuple[str, ...] = ()
+        if recipe.hsic_x or recipe.hsic_y:
+            example, _ = material.images.batch(material.validation[:2])
+            self._points = hidden_points(student, example, recipe.points)
+
+    def __call__(self, batch: Batch) -> Loss:
+        weights = self.weights
+        with recording(self._student, self._points) as hidden:
+            logits = self._logits(batch.x)
+        parts: dict[str, Tensor] = {}
+        total = logits.new_zeros((), dtype=torch.float32)
+        if weights.distillation:
+            parts["distillation"] = distillation(
+                logits.float(), self._teacher(batch).float(), self._recipe.temperature
+            )
+            total = total + weights.distillation * parts["distillation"]
+        if self._points:
+            layers = [hidden[point] for point in self._points]
+            found = bottleneck(batch.x, batch.y, layers, self._recipe.hsic == "normalised")
+            parts["hsic_x"], parts["hsic_y"] = found.x.sum(), found.y.sum()
+            total = total + weights.hsic_x * parts["hsic_x"] - weights.hsic_y * parts["hsic_y"]
+        if weights.classification:
+            parts["classification"] = classification(logits.float(), batch.y)
+            total = total + weights.classification * parts["classification"]
+        return Loss(total, parts, logits)
+
+    def balance(self, parts: Mapping[str, float]) -> None:
+        """The paper's rule (Appendix B): L_ADMM = 10 λ L_D and λ L_D = 10 |L_H|, with λx : λy as given."""
+        if self._recipe.balance != "auto":
+            return
+        old = self.weights
+        if not old.distillation or not parts["distillation"]:
+            raise InputError("objective.balance = 'auto' needs the distillation term (objective.distillation > 0)")
+        scaled = parts["admm"] / 10  # λ L_D
+        regulariser = abs(old.hsic_x * parts.get("hsic_x", 0) - old.hsic_y * parts.get("hsic_y", 0))
+        factor = scaled / 10 / regulariser if regulariser else 1.0
+        self.weights = Weights(
+            scaled / parts["distillation"], old.hsic_x * factor, old.hsic_y * factor, old.classification
+        )
+
+
+def teacher_logits(teacher: nn.Module, material: Material) -> Callable[[Batch], Tensor]:
+    """What the teacher says of a batch, without a graph; looked up where images are never augmented."""
+    logits = as_logits(teacher)
+    if material.augment != "none":
+        return torch.no_grad()(lambda batch: logits(batch.x))
+    table: list[Tensor] = []
+
+    @torch.no_grad()
+    def look_up(batch: Batch) -> Tensor:
+        if not table:
+            positions = torch.arange(len(material.images), device=material.images.pixels.device)
+            table.append(torch.cat([logits(material.images.batch(part)[0]) for part in positions.split(CHUNK)]))
+        return table[0][batch.index]
+
+    return look_up

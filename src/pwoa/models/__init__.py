@@ -1,0 +1,42 @@
+"""Architectures, checkpoints, the border of a model, and its hidden activations."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from pwoa.data import Data
+from pwoa.models.border import LogitModel, as_logits, check_model
+from pwoa.models.checkpoint import fingerprint, load_state, read_state
+from pwoa.models.hidden import hidden_points, recording
+from pwoa.models.registry import ARCHITECTURES, architecture_name, build
+
+__all__ = [
+    "ARCHITECTURES",
+    "LogitModel",
+    "architecture_name",
+    "as_logits",
+    "build",
+    "check_model",
+    "fingerprint",
+    "hidden_points",
+    "load_model",
+    "load_state",
+    "read_state",
+    "recording",
+]
+
+
+def load_model(architecture: str | nn.Module, checkpoint: str | Path, data: Data) -> nn.Module:
+    """A model with the weights of a checkpoint, in eval mode, checked on an image of `data`.
+
+    `architecture` is a registered name or a network of your own, which is filled and returned.
+    """
+    channels = data.train.pixels.shape[1]
+    model = build(architecture, data.classes, channels) if isinstance(architecture, str) else architecture
+    load_state(model, read_state(checkpoint), str(checkpoint))
+    model.eval()
+    check_model(model, data.test.batch(torch.arange(2))[0], data.classes)
+    return model

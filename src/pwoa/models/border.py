@@ -1,0 +1,69 @@
+"""The border of a model: what comes out of any nn.Module as logits, and whether it can be what we prune."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from pwoa.errors import InputError
+
+LogitModel = Callable[[Tensor], Tensor]
+"""What attacks and objectives see: images in, one row of logits an image out."""
+
+
+def as_logits(model: Callable[[Tensor], Any], classes: int | None = None) -> LogitModel:
+    """The model as a function that returns logits, also when it returns a tuple, a list or a dict."""
+
+    def logits(x: Tensor) -> Tensor:
+        output = model(x)
+        return output if isinstance(output, Tensor) else _find_logits(output, classes)
+
+    return logits
+
+
+def check_model(model: nn.Module, x: Tensor, classes: int) -> None:
+    """Refuse a model that is not a classifier with logits for `classes` classes on images like `x`."""
+    for name, value in model.state_dict().items():
+        if value.is_floating_point() and not bool(torch.isfinite(value).all()):
+            raise InputError(f"the model holds NaN or infinite weights in {name}")
+    was_training = model.training
+    model.eval()
+    try:
+        with torch.no_grad():
+            logits = as_logits(model, classes)(x)
+    except RuntimeError as error:
+        shape = "×".join(map(str, x.shape[1:]))
+        raise InputError(f"the model cannot take images of {shape}: {str(error).splitlines()[0]}") from None
+    finally:
+        model.train(was_training)
+    if logits.shape != (len(x), classes):
+        raise InputError(f"the model gives {logits.shape[-1]} classes, the data has {classes}")
+    if bool((logits >= 0).all()) and bool(((logits.sum(1) - 1).abs() < 1e-3).all()):
+        raise InputError("the model outputs probabilities; let it return logits (drop its last softmax)")
+    if bool((logits <= 1e-6).all()) and bool(((logits.exp().sum(1) - 1).abs() < 1e-3).all()):
+        raise InputError("the model outputs log-probabilities; let it return logits (drop its last log_softmax)")
+
+
+def _find_logits(output: Any, classes: int | None) -> Tensor:
+    if isinstance(output, Mapping):
+        for key in ("logits", "out"):
+            if isinstance(output.get(key), Tensor):
+                found: Tensor = output[key]
+                return found
+        raise InputError(f"the model returns a dict without 'logits' (keys: {', '.join(map(str, output))})")
+    if isinstance(output, (tuple, list)):
+        rows = [
+            value
+            for value in output
+            if isinstance(value, Tensor) and value.dim() == 2 and classes in (None, value.shape[1])
+        ]
+        if len(rows) == 1:
+            return rows[0]
+        raise InputError(
+            f"the model returns {len(output)} things, of which {len(rows)} could be the logits; "
+            "wrap it so that it returns the logits alone"
+        )
+    raise InputError(f"the model returns a {type(output).__name__}, not a tensor of logits")

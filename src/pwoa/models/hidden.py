@@ -1,0 +1,65 @@
+"""Hidden activations Z_l of any nn.Module, by forward hooks: the model needs no edit."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from pwoa.errors import InputError
+from pwoa.sparsity.layers import LAYER_TYPES
+
+
+def hidden_points(model: nn.Module, x: Tensor, chosen: Sequence[str] = ()) -> tuple[str, ...]:
+    """The names of the modules whose outputs are the hidden activations Z_1 … Z_L.
+
+    `chosen` ones are checked and taken; else a known architecture says them itself; else they are all
+    convolutions and linear layers, in the order in which a forward pass on `x` reaches them, but the last.
+    """
+    modules = dict(model.named_modules())
+    for name in chosen:
+        if name not in modules or not name:
+            near = difflib.get_close_matches(name, list(modules), n=1)
+            hint = f"; did you mean {near[0]!r}?" if near else ""
+            raise InputError(f"the model has no module {name!r} to take hidden activations from{hint}")
+    if chosen:
+        return tuple(chosen)
+    declared = getattr(model, "hidden_points", None)
+    if declared:
+        return tuple(declared)
+    layers = [name for name, module in modules.items() if isinstance(module, LAYER_TYPES)]
+    return tuple(_execution_order(model, x, layers)[:-1])
+
+
+@contextmanager
+def recording(model: nn.Module, points: Sequence[str]) -> Iterator[dict[str, Tensor]]:
+    """While inside, each forward pass of the model leaves its hidden activations in the yielded dict."""
+    found: dict[str, Tensor] = {}
+    modules = dict(model.named_modules())
+
+    def keeper(name: str) -> Any:
+        def keep(module: nn.Module, args: Any, output: Any) -> None:
+            found[name] = output if isinstance(output, Tensor) else output[0]
+
+        return keep
+
+    handles = [modules[name].register_forward_hook(keeper(name)) for name in points]
+    try:
+        yield found
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+@torch.no_grad()
+def _execution_order(model: nn.Module, x: Tensor, names: list[str]) -> list[str]:
+    was_training = model.training
+    model.eval()
+    with recording(model, names) as found:
+        model(x)
+    model.train(was_training)
+    return list(found)

@@ -1,0 +1,197 @@
+"""Pruning from end to end: recipe → data → teacher → method → engine → student → evaluation → run folder."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+import time
+from collections.abc import Mapping
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from pwoa.data import Data, Images, load_data
+from pwoa.devices import choose_device, device_name
+from pwoa.errors import InputError
+from pwoa.evaluation import Scores, check_teacher, parse_attacks, robustness
+from pwoa.guard import example_free
+from pwoa.methods import find_method
+from pwoa.models import architecture_name, check_model, fingerprint, load_model
+from pwoa.progress import Progress
+from pwoa.recipe import Recipe, load_recipe, recipe_for
+from pwoa.run import Run, describe_model, load_run
+from pwoa.sparsity import count
+from pwoa.training import Engine, Material
+from pwoa.training.probes import hsic_plane
+
+
+@dataclass(frozen=True)
+class Result:
+    """A pruned model, its run folder, what was measured (result.json) and its epochs (metrics.jsonl)."""
+
+    model: nn.Module
+    folder: Path
+    summary: dict[str, Any]
+    metrics: list[dict[str, Any]]
+
+
+def prune(
+    teacher: nn.Module | None = None,
+    data: Any = None,
+    *,
+    rate: float | None = None,
+    recipe: str | Path | Recipe | None = None,
+    settings: Mapping[str, Any] | None = None,
+    folder: str | Path | None = None,
+    force: bool = False,
+    teacher_scores: Scores | None = None,
+    progress: Progress | None = None,
+) -> Result:
+    """Prune a robust model with natural examples only, evaluate it, and keep everything in a run folder.
+
+    teacher: any nn.Module from images in [0, 1] to logits; it is not changed. None takes the recipe's.
+    data: whatever `load_data` takes; None takes the recipe's.
+    recipe: a preset's name, a TOML file or a Recipe; None takes the preset for the data.
+    settings: changes to the recipe, as {"section.key": value}; `rate` is short for "sparsity.rate".
+    folder: where the run lives; the same folder again resumes it. None chooses one under runs/.
+    force: prune even a teacher that fails the check of its robustness.
+    teacher_scores: the teacher's final evaluation, if it was measured before by the same recipe.
+    """
+    progress = progress or Progress()
+    subject = _prepare(teacher, data, recipe, dict(settings or {}) | ({"sparsity.rate": rate} if rate else {}))
+    run = _choose_run(folder, subject)
+    run.check(subject.recipe, subject.fingerprint)
+    if run.finished:
+        progress.say(f"{run.path} is finished, nothing is left to do")
+        model = load_run(run.path, copy.deepcopy(subject.teacher))
+        return Result(model, run.path, run.read_json("result.json"), run.metrics())
+    student, training = _train(subject, run, force, progress)
+    summary = training | _evaluate(student, subject, teacher_scores, progress)
+    run.finish(summary)
+    return Result(student, run.path, summary, run.metrics())
+
+
+@dataclass(frozen=True)
+class _Subject:
+    """Everything a run starts from, checked and on the device."""
+
+    recipe: Recipe
+    data: Data
+    teacher: nn.Module
+    material: Material
+    device: torch.device
+    fingerprint: str
+
+
+def _prepare(
+    teacher: nn.Module | None, data: Any, source: str | Path | Recipe | None, settings: dict[str, Any]
+) -> _Subject:
+    loaded = None if data is None else load_data(data)
+    if source is None and loaded is not None:
+        recipe = recipe_for(loaded.name)
+    else:
+        recipe = load_recipe("demo" if source is None else source)
+    if loaded is not None:
+        settings["data.name"] = loaded.name
+    if teacher is not None:
+        settings |= {"teacher.architecture": architecture_name(teacher), "teacher.checkpoint": "given"}
+    recipe = recipe.with_settings(settings)
+    find_method(recipe.method)
+    parse_attacks(recipe.evaluation.attacks)
+    if loaded is None:
+        loaded = load_data(recipe.data.name, folder=recipe.data.folder or None)
+    device = choose_device(recipe.training.device)
+    if teacher is None:
+        if not recipe.teacher.checkpoint:
+            raise InputError("this recipe names no teacher; give one with --checkpoint FILE (teacher.checkpoint)")
+        teacher = load_model(recipe.teacher.architecture, recipe.teacher.checkpoint, loaded)
+    teacher = copy.deepcopy(teacher).to(device).eval().requires_grad_(False)
+    loaded = loaded.to(device)
+    check_model(teacher, loaded.train.batch(torch.arange(2, device=device))[0], loaded.classes)
+    material = Material.of(loaded, recipe, device)
+    return _Subject(recipe, loaded, teacher, material, device, fingerprint(teacher))
+
+
+def _choose_run(folder: str | Path | None, subject: _Subject) -> Run:
+    """The given folder; else the first under runs/ with a telling name that is free or holds this very run."""
+    if folder is not None:
+        return Run(folder)
+    recipe = subject.recipe
+    architecture = recipe.teacher.architecture.rpartition(":")[2].rpartition(".")[2].lower()
+    name = f"{recipe.data.name}-{architecture}-{recipe.method}-x{recipe.sparsity.rate:g}-seed{recipe.training.seed}"
+    for number in itertools.count(1):
+        run = Run(Path("runs") / (name if number == 1 else f"{name}-{number}"))
+        if not run.path.exists() or run.holds(recipe, subject.fingerprint):
+            break
+    return run
+
+
+def _train(subject: _Subject, run: Run, force: bool, progress: Progress) -> tuple[nn.Module, dict[str, Any]]:
+    """The pruned student, saved in the run folder, and what is to be said of its training."""
+    recipe, material = subject.recipe, subject.material
+    student = copy.deepcopy(subject.teacher).requires_grad_(True).to(memory_format=torch.channels_last)
+    method = find_method(recipe.method)(student, subject.teacher, material, recipe)
+    if run.started:
+        progress.say(f"resuming {run.path}")
+    else:
+        held_out = Images(*(values[material.validation] for values in (material.images.pixels, material.images.labels)))
+        checked = check_teacher(subject.teacher, held_out, recipe, force)
+        robust = ", ".join(f"{name} {value:.1f} %" for name, value in checked.items() if name != "images")
+        progress.say(f"teacher on {checked['images']} validation images: {robust}")
+        run.begin(recipe, {"fingerprint": subject.fingerprint, **checked})
+    probe = hsic_plane(student, material, recipe.objective.points, recipe.objective.hsic == "normalised")
+    engine = Engine(student, method.stages, material, recipe.training, run, progress, probe)
+    with ExitStack() as guard:
+        if method.example_free:
+            guard.enter_context(example_free(student, subject.teacher))
+        engine.train()
+    student = student.eval().requires_grad_(False).to(memory_format=torch.contiguous_format)
+    sparsity = [{**asdict(row), "rate": row.rate} for row in count(student)]
+    about = describe_model(student, subject.data.classes, subject.data.train.pixels.shape[1])
+    threat = asdict(recipe.threat)
+    run.save_model(student, {**about, "teacher": subject.fingerprint, "threat": threat, "sparsity": sparsity})
+    return student, {
+        "method": recipe.method,
+        "example_free": method.example_free,
+        "rate": sparsity[-1]["rate"],
+        "sparsity": sparsity,
+        "seed": recipe.training.seed,
+        "device": device_name(subject.device),
+        "training_seconds": engine.seconds,
+    }
+
+
+def _evaluate(
+    student: nn.Module, subject: _Subject, teacher_scores: Scores | None, progress: Progress
+) -> dict[str, Any]:
+    """The teacher and its pruned copy under the same attacks on the same test images."""
+    recipe = subject.recipe
+    start = time.perf_counter()
+    test = subject.data.test
+    images = test.first(recipe.evaluation.images or len(test))
+
+    def measure(name: str, model: nn.Module) -> Scores:
+        progress.start(f"evaluating the {name}", len(images))
+        return robustness(
+            model,
+            images,
+            recipe.threat,
+            parse_attacks(recipe.evaluation.attacks),
+            batch=recipe.evaluation.batch,
+            seed=recipe.training.seed,
+            advance=progress.advance,
+        )
+
+    teacher = teacher_scores or measure("teacher", subject.teacher)
+    pruned = measure("pruned model", student)
+    progress.close()
+    return {
+        "images": pruned.images,
+        "teacher": teacher.accuracy,
+        "pruned": pruned.accuracy,
+        "evaluation_seconds": time.perf_counter() - start,
+    }

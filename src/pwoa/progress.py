@@ -1,0 +1,82 @@
+"""What a long-running part tells a person: nothing by default, bars on a terminal, plain lines elsewhere."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Any
+
+
+class Progress:
+    """The silent one, and the interface of all: tasks of so many units, epochs, and messages."""
+
+    def start(self, task: str, total: int, done: int = 0) -> None:
+        """A task begins; the task before it is over."""
+
+    def advance(self, units: int = 1) -> None:
+        """So many more units are done."""
+
+    def epoch(self, line: Mapping[str, Any], epochs: int) -> None:
+        """An epoch ended with this line of metrics."""
+
+    def say(self, message: str) -> None:
+        """Something a person should know."""
+
+    def close(self) -> None:
+        """The last task is over."""
+
+
+class ConsoleProgress(Progress):
+    """Epochs and messages as lines; on a terminal also a bar with rate and time left."""
+
+    def __init__(self) -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+        from rich.progress import Progress as Bar
+
+        self._console = Console(highlight=False)
+        columns = (
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[rate]}"),
+            TimeRemainingColumn(),
+        )
+        self._bar = Bar(*columns, console=self._console, transient=True)
+        self._terminal = self._console.is_terminal
+        self._name, self._done, self._total = "", 0, 0
+        self._began = self._spoke = 0.0
+
+    def start(self, task: str, total: int, done: int = 0) -> None:
+        self.close()
+        self._name, self._done, self._total = task, done, total
+        self._began = self._spoke = time.monotonic()
+        if self._terminal:
+            self._bar.add_task(task, total=total, completed=done, rate="")
+            self._bar.start()
+
+    def advance(self, units: int = 1) -> None:
+        self._done += units
+        now = time.monotonic()
+        if self._terminal and self._bar.task_ids:
+            rate = f"{self._done / max(now - self._began, 1e-9):.0f}/s"
+            self._bar.update(self._bar.task_ids[0], advance=units, rate=rate)
+        elif now - self._spoke > 30 and self._done < self._total:  # a sign of life in a log
+            self._spoke = now
+            self.say(f"{self._name}: {self._done}/{self._total}")
+
+    def epoch(self, line: Mapping[str, Any], epochs: int) -> None:
+        self.say(
+            f"{line['stage']:>8} {line['epoch'] + 1:>3}/{epochs}  loss {line['train']['loss']:.4f}  "
+            f"validation loss {line['validation']['loss']:.4f}  accuracy {line['validation']['accuracy']:.2f} %  "
+            f"{line['seconds']:.1f} s"
+        )
+
+    def say(self, message: str) -> None:
+        self._console.print(message, markup=False, soft_wrap=True)
+
+    def close(self) -> None:
+        if self._terminal:
+            self._bar.stop()
+            for task in list(self._bar.task_ids):
+                self._bar.remove_task(task)

@@ -1,0 +1,293 @@
+"""Recipes: every setting of a run as typed, checked, frozen values; TOML on disk.
+
+A recipe is built in layers: the defaults below, then a preset or a file, then `section.key=value` settings.
+This module imports nothing heavy, so that the command line can check a recipe before it loads torch.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import json
+import math
+import tomllib
+import typing
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from pwoa.errors import InputError
+
+
+def _number(default: float, *, low: float = -math.inf, high: float = math.inf) -> Any:
+    return field(default=default, metadata={"low": low, "high": high})
+
+
+def _choice(default: str, *options: str) -> Any:
+    return field(default=default, metadata={"options": options})
+
+
+@dataclass(frozen=True)
+class DataRecipe:
+    """Which images: a known data set or a folder of images, and how they are split and augmented."""
+
+    name: str = "mnist-mini"
+    folder: str = ""
+    augment: str = _choice("none", "none", "crop-flip")
+    validation: int = _number(1000, low=1)
+
+
+@dataclass(frozen=True)
+class TeacherRecipe:
+    """Where the robust model comes from, and how robust it must be (percent, short PGD) to be worth pruning."""
+
+    architecture: str = "lenet"
+    checkpoint: str = "embedded"
+    minimum: float = _number(20.0, low=0, high=100)
+
+
+@dataclass(frozen=True)
+class Threat:
+    """The attacker: every image within `radius` of the natural one in `norm`, and inside [0, 1]."""
+
+    norm: str = _choice("linf", "linf")
+    radius: float = _number(8 / 255, low=0, high=1)
+    step: float = _number(2 / 255, low=0, high=1)
+
+
+@dataclass(frozen=True)
+class SparsityRecipe:
+    """How small: `rate` is unpruned size over pruned size of the prunable weights."""
+
+    rate: float = _number(4.0, low=1)
+    pattern: str = _choice("unstructured", "unstructured")
+    allocation: str = _choice("uniform", "uniform")
+
+
+@dataclass(frozen=True)
+class ObjectiveRecipe:
+    """The weights of the loss: λ (distillation), λx and λy (HSIC), and λ_ce (classification).
+
+    `distillation` multiplies τ²·KL averaged over images and summed over classes. The published λ belongs to
+    a mean over classes too; dividing it by their number gives the value here. `balance = "auto"` sets λ, λx
+    and λy after the first epoch by the paper's rule (Appendix B), keeping the ratio of λx to λy.
+    """
+
+    distillation: float = _number(1.0, low=0)
+    temperature: float = _number(30.0, low=1e-3)
+    hsic: str = _choice("normalised", "normalised", "plain")
+    hsic_x: float = _number(0.0, low=0)
+    hsic_y: float = _number(0.0, low=0)
+    classification: float = _number(0.0, low=0)
+    balance: str = _choice("given", "given", "auto")
+    points: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class SearchRecipe:
+    """The ADMM stage: ρ starts at `rho` and grows by `rho_growth` at each update, up to `rho_limit`."""
+
+    epochs: int = _number(50, low=1)
+    learning_rate: float = _number(0.01, low=0)
+    rho: float = _number(0.01, low=0)
+    rho_growth: float = _number(1.35, low=1)
+    rho_limit: float = _number(1.0, low=0)
+    interval: int = _number(3, low=1)
+
+
+@dataclass(frozen=True)
+class FinetuneRecipe:
+    """The masked stage."""
+
+    epochs: int = _number(100, low=1)
+    learning_rate: float = _number(0.005, low=0)
+
+
+@dataclass(frozen=True)
+class TrainingRecipe:
+    """The engine: SGD with a cosine schedule a stage. `average` is the decay of averaged weights (0: off)."""
+
+    batch: int = _number(128, low=2)
+    momentum: float = _number(0.9, low=0, high=1)
+    weight_decay: float = _number(1e-4, low=0)
+    average: float = _number(0.0, low=0, high=0.999999)
+    seed: int = _number(0, low=0)
+    device: str = "auto"
+    precision: str = _choice("float32", "float32", "bfloat16")
+    checkpoint_seconds: float = _number(15.0, low=0)
+
+
+@dataclass(frozen=True)
+class EvaluationRecipe:
+    """What the result is measured with; `images` = 0 means the whole test set."""
+
+    attacks: tuple[str, ...] = ("natural", "fgsm", "pgd10", "pgd20", "cw")
+    images: int = _number(0, low=0)
+    batch: int = _number(500, low=1)
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """Every setting of a run."""
+
+    method: str = "pwoa"
+    data: DataRecipe = DataRecipe()
+    teacher: TeacherRecipe = TeacherRecipe()
+    threat: Threat = Threat()
+    sparsity: SparsityRecipe = SparsityRecipe()
+    objective: ObjectiveRecipe = ObjectiveRecipe()
+    search: SearchRecipe = SearchRecipe()
+    finetune: FinetuneRecipe = FinetuneRecipe()
+    training: TrainingRecipe = TrainingRecipe()
+    evaluation: EvaluationRecipe = EvaluationRecipe()
+
+    def with_settings(self, settings: Mapping[str, Any] | Iterable[str]) -> Recipe:
+        """A copy with `{"section.key": value}` or `["section.key=value"]` applied and checked."""
+        pairs = settings.items() if isinstance(settings, Mapping) else map(_parse_setting, settings)
+        tree: dict[str, Any] = {}
+        for path, value in pairs:
+            section, dot, key = path.partition(".")
+            if dot:
+                tree.setdefault(section, {})[key] = value
+            else:
+                tree[section] = value
+        return _replace(self, tree, where="settings", prefix="")
+
+    def differences(self, other: Recipe) -> list[str]:
+        """The settings, as `section.key`, in which two recipes differ."""
+        mine, theirs = flat(self), flat(other)
+        return [key for key in mine if mine[key] != theirs[key]]
+
+
+def presets() -> list[str]:
+    """The names of the presets that come with the package."""
+    folder = resources.files("pwoa") / "presets"
+    return sorted(item.name.removesuffix(".toml") for item in folder.iterdir() if item.name.endswith(".toml"))
+
+
+def load_recipe(source: str | Path | Recipe | None = None) -> Recipe:
+    """A recipe from a preset's name or a TOML file; the defaults for None."""
+    if source is None:
+        return Recipe()
+    if isinstance(source, Recipe):
+        return source
+    if str(source) in presets():
+        text = (resources.files("pwoa") / "presets" / f"{source}.toml").read_text(encoding="utf-8")
+    elif Path(source).is_file():
+        text = Path(source).read_text(encoding="utf-8")
+    else:
+        raise InputError(
+            f"no recipe {str(source)!r}: neither a file nor a preset ({_suggestion(str(source), presets())})"
+        )
+    try:
+        tree = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise InputError(f"{source}: not valid TOML: {error}") from None
+    return _replace(Recipe(), tree, where=str(source), prefix="")
+
+
+def recipe_for(data: str) -> Recipe:
+    """The preset for a data set, if there is one, else the defaults."""
+    named = {"mnist-mini": "demo", "fashion-mnist": "mnist"}.get(data, data)
+    return load_recipe(named) if named in presets() else Recipe()
+
+
+def flat(recipe: Recipe) -> dict[str, Any]:
+    """All settings as `{"section.key": value}`."""
+    settings: dict[str, Any] = {}
+    for section in dataclasses.fields(recipe):
+        value = getattr(recipe, section.name)
+        if dataclasses.is_dataclass(value):
+            settings |= {f"{section.name}.{f.name}": getattr(value, f.name) for f in dataclasses.fields(value)}
+        else:
+            settings[section.name] = value
+    return settings
+
+
+def to_toml(recipe: Recipe) -> str:
+    """The complete recipe as TOML; `load_recipe` reads it back to an equal one."""
+    lines: list[str] = []
+    section = ""
+    for path, value in flat(recipe).items():
+        head, dot, key = path.rpartition(".")
+        if head != section:
+            lines += ["", f"[{head}]"]
+            section = head
+        lines.append(f"{key} = {_toml_value(value)}")
+    return "\n".join(lines) + "\n"
+
+
+def _toml_value(value: Any) -> str:
+    if isinstance(value, tuple):
+        return "[" + ", ".join(_toml_value(item) for item in value) + "]"
+    return json.dumps(value, ensure_ascii=False) if isinstance(value, str) else repr(value)
+
+
+def _parse_setting(text: str) -> tuple[str, Any]:
+    path, equals, raw = text.partition("=")
+    if not equals or not path.strip():
+        raise InputError(f"setting {text!r} is not of the form section.key=value")
+    try:
+        value = tomllib.loads(f"value = {raw}")["value"]
+    except tomllib.TOMLDecodeError:
+        value = raw.strip()  # a bare word, as people type it in a shell
+    return path.strip(), value
+
+
+def _replace(target: Any, tree: Mapping[str, Any], where: str, prefix: str) -> Any:
+    """A copy of a (section of a) recipe with the values of `tree`, each checked."""
+    fields = {f.name: f for f in dataclasses.fields(target)}
+    types = typing.get_type_hints(type(target))
+    changes = {}
+    for key, value in tree.items():
+        path = prefix + key
+        if key not in fields:
+            raise InputError(f"{where}: unknown key {path!r} ({_suggestion(key, list(fields), prefix)})")
+        current = getattr(target, key)
+        if dataclasses.is_dataclass(current):
+            if not isinstance(value, Mapping):
+                raise InputError(f"{where}: {path!r} is a section; give {path}.KEY a value")
+            changes[key] = _replace(current, value, where, prefix=f"{path}.")
+        else:
+            changes[key] = _check(_convert(value, types[key], path, where), fields[key].metadata, path, where)
+    return dataclasses.replace(target, **changes)
+
+
+def _convert(value: Any, kind: Any, path: str, where: str) -> Any:
+    """The value as the field's type, or an error that says what was given and what is wanted."""
+    if kind is float and isinstance(value, str):
+        above, slash, below = value.partition("/")
+        try:
+            return float(above) / float(below) if slash else float(value)
+        except (ValueError, ZeroDivisionError):
+            pass
+    if kind is float and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    if typing.get_origin(kind) is tuple:
+        items = value.split(",") if isinstance(value, str) else value
+        if isinstance(items, (list, tuple)) and all(isinstance(item, str) for item in items):
+            return tuple(item.strip() for item in items if item.strip())
+        raise InputError(f"{where}: {path} = {value!r} is not a list of words")
+    if type(value) is kind:
+        return value
+    names = {float: "a number", int: "a whole number", str: "a word", bool: "true or false"}
+    raise InputError(f"{where}: {path} = {value!r} is not {names[kind]}")
+
+
+def _check(value: Any, allowed: Mapping[str, Any], path: str, where: str) -> Any:
+    if "options" in allowed and value not in allowed["options"]:
+        raise InputError(f"{where}: {path} = {value!r}; allowed: {', '.join(allowed['options'])}")
+    if "low" in allowed and not allowed["low"] <= value <= allowed["high"]:
+        low, high = allowed["low"], allowed["high"]
+        span = f"at least {low:g}" if math.isinf(high) else f"from {low:g} to {high:g}"
+        raise InputError(f"{where}: {path} = {value}; allowed: {span}")
+    return value
+
+
+def _suggestion(given: str, known: list[str], prefix: str = "") -> str:
+    near = difflib.get_close_matches(given, known, n=1, cutoff=0.5)
+    if near:
+        return f"did you mean {prefix + near[0]!r}?"
+    return "known: " + ", ".join(prefix + name for name in known)

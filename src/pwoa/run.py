@@ -1,0 +1,171 @@
+"""The run folder: all that is needed to believe, resume or repeat one result. Every write is atomic."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import IO, Any
+
+import torch
+from safetensors.torch import load as load_safetensors
+from safetensors.torch import save as save_safetensors
+from torch import nn
+
+import pwoa
+from pwoa.errors import InputError
+from pwoa.models import architecture_name, build, load_state
+from pwoa.recipe import Recipe, load_recipe, to_toml
+
+
+class Run:
+    """One run folder. Opening it creates nothing; `begin` does, once everything given has been checked."""
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+
+    def __fspath__(self) -> str:
+        return str(self.path)
+
+    @property
+    def started(self) -> bool:
+        return (self.path / "recipe.toml").is_file()
+
+    @property
+    def finished(self) -> bool:
+        return (self.path / "result.json").is_file()
+
+    def holds(self, recipe: Recipe, teacher: str) -> bool:
+        """Whether this is the folder of this very run, finished or not."""
+        return (
+            self.started
+            and not load_recipe(self.path / "recipe.toml").differences(recipe)
+            and self.read_json("teacher.json")["fingerprint"] == teacher
+        )
+
+    def check(self, recipe: Recipe, teacher: str) -> None:
+        """Refuse a folder that cannot be written, or that holds something else than this very run."""
+        if self.started:
+            if changed := load_recipe(self.path / "recipe.toml").differences(recipe):
+                raise InputError(
+                    f"{self.path} holds a run with another {', '.join(changed[:3])}; "
+                    "choose another folder, or give the same recipe to resume it"
+                )
+            if self.read_json("teacher.json")["fingerprint"] != teacher:
+                raise InputError(f"{self.path} holds a run with another teacher; choose another folder")
+        elif self.path.exists() and (not self.path.is_dir() or any(self.path.iterdir())):
+            raise InputError(f"{self.path} exists and is not a run folder; choose another one")
+        parent = next(p for p in (self.path, *self.path.absolute().parents) if p.exists())
+        if not os.access(parent, os.W_OK):
+            raise InputError(f"cannot write to {parent}; choose another folder with --out (in Python: folder=)")
+
+    def begin(self, recipe: Recipe, teacher: Mapping[str, Any]) -> None:
+        """Create the folder; its recipe is written last, so a folder with a recipe is complete."""
+        with _naming(self.path):
+            self.path.mkdir(parents=True, exist_ok=True)
+        self.write_json("teacher.json", teacher)
+        self.write_text("recipe.toml", to_toml(recipe))
+
+    def write_text(self, name: str, text: str) -> None:
+        self._write(name, lambda file: file.write(text.encode()))
+
+    def write_json(self, name: str, value: Any) -> None:
+        self.write_text(name, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
+
+    def read_json(self, name: str) -> Any:
+        return json.loads((self.path / name).read_text(encoding="utf-8"))
+
+    def log(self, line: Mapping[str, Any]) -> None:
+        """Append a line to metrics.jsonl."""
+        with _naming(self.path), (self.path / "metrics.jsonl").open("a", encoding="utf-8") as file:
+            file.write(json.dumps(line) + "\n")
+
+    def metrics(self) -> list[dict[str, Any]]:
+        """The lines of metrics.jsonl."""
+        path = self.path / "metrics.jsonl"
+        return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()] if path.exists() else []
+
+    def save_checkpoint(self, state: Mapping[str, Any]) -> None:
+        with _naming(self.path):
+            (self.path / "checkpoint").mkdir(exist_ok=True)
+        self._write("checkpoint/state.pt", lambda file: torch.save(dict(state), file))
+
+    def load_checkpoint(self) -> dict[str, Any] | None:
+        """The last checkpoint, or None; metrics.jsonl is cut back to what it knows."""
+        path = self.path / "checkpoint" / "state.pt"
+        state: dict[str, Any] | None = None
+        if path.exists():
+            state = torch.load(path, map_location="cpu", weights_only=True)
+        file = self.path / "metrics.jsonl"
+        if file.exists():
+            lines = file.read_text(encoding="utf-8").splitlines(keepends=True)
+            self.write_text("metrics.jsonl", "".join(lines[: state["lines"] if state else 0]))
+        return state
+
+    def save_model(self, model: nn.Module, about: Mapping[str, Any]) -> None:
+        """model.safetensors, and what it is in model.json."""
+        tensors = {name: value.detach().cpu().clone(memory_format=torch.contiguous_format) for name, value in model.state_dict().items()}
+        self._write("model.safetensors", lambda file: file.write(save_safetensors(tensors)))
+        self.write_json("model.json", about)
+
+    def finish(self, result: Mapping[str, Any]) -> None:
+        """Write result.json and drop the checkpoint: the run is done."""
+        self.write_json("result.json", result)
+        with suppress(OSError):
+            (self.path / "checkpoint" / "state.pt").unlink()
+            (self.path / "checkpoint").rmdir()
+
+    def _write(self, name: str, fill: Callable[[IO[bytes]], Any]) -> None:
+        target = self.path / name
+        with _naming(self.path):
+            temporary = target.with_name(f".{target.name}.{os.getpid()}")
+            try:
+                with temporary.open("wb") as file:
+                    fill(file)
+                    file.flush()
+                    os.fsync(file.fileno())
+                os.replace(temporary, target)
+            except BaseException:
+                with suppress(OSError):
+                    temporary.unlink()
+                raise
+
+
+def load_run(folder: str | Path, model: nn.Module | None = None) -> nn.Module:
+    """The model of a finished run, in eval mode. For an architecture of your own, give a fresh `model`."""
+    run = Run(folder)
+    if not (run.path / "model.json").is_file():
+        unfinished = "has not finished yet; start it again to resume" if run.started else "is not a run folder"
+        raise InputError(f"{folder} {unfinished}")
+    about = run.read_json("model.json")
+    if model is None:
+        if ":" in about["architecture"]:
+            raise InputError(
+                f"{folder} holds a {about['architecture']}: call load_run(folder, model=…) with a fresh one"
+            )
+        model = build(about["architecture"], about["classes"], about["channels"])
+    load_state(model, load_safetensors((run.path / "model.safetensors").read_bytes()), str(folder))
+    return model.eval()
+
+
+def describe_model(model: nn.Module, classes: int, channels: int) -> dict[str, Any]:
+    """What model.json says about any model."""
+    return {
+        "architecture": architecture_name(model),
+        "classes": classes,
+        "channels": channels,
+        "versions": {"pwoa": pwoa.__version__, "torch": torch.__version__, "python": platform.python_version()},
+    }
+
+
+@contextmanager
+def _naming(folder: Path) -> Iterator[None]:
+    """Turn what the file system refuses into an error that names the folder and the way out."""
+    try:
+        yield
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise InputError(f"cannot write to {folder}: {reason}; free it or choose another folder") from None

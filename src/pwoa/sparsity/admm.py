@@ -1,0 +1,79 @@
+"""The ADMM variables of the search (the paper's Appendix A): auxiliary Z = θ', scaled dual U, penalty ρ."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from pwoa.sparsity.patterns import project
+
+
+class Admm:
+    """Splits min f(θ) subject to θ_l ∈ S_l into steps on f(θ) + Σ ρ/2 ‖θ_l − Z_l + U_l‖² and projections."""
+
+    def __init__(
+        self,
+        weights: Mapping[str, nn.Parameter],
+        kept: Mapping[str, int],
+        pattern: str = "unstructured",
+        rho: float = 0.01,
+        growth: float = 1.35,
+        limit: float = 1.0,
+    ) -> None:
+        self.rho = rho
+        self._growth = growth
+        self._limit = limit
+        self._pattern = pattern
+        self._names = list(weights)
+        self._weights: list[Tensor] = list(weights.values())
+        self._kept = [kept[name] for name in weights]
+        self._dual = [torch.zeros_like(weight) for weight in self._weights]
+        self._auxiliary: list[Tensor] = []
+        self._residual: list[Tensor] = []
+        self._project()
+
+    @torch.no_grad()
+    def penalty(self) -> Tensor:
+        """L_ADMM = Σ ρ/2 ‖θ − Z + U‖², whose gradient `add_gradient` then adds."""
+        self._residual = list(torch._foreach_sub(self._weights, self._auxiliary))
+        torch._foreach_add_(self._residual, self._dual)
+        norms = torch.stack(torch._foreach_norm(self._residual))
+        return norms.square().sum() * (self.rho / 2)
+
+    @torch.no_grad()
+    def add_gradient(self) -> None:
+        """∇θ += ρ (θ − Z + U), with the residual of the last `penalty`."""
+        for weight in self._weights:
+            if weight.grad is None:
+                weight.grad = torch.zeros_like(weight)
+        torch._foreach_add_([weight.grad for weight in self._weights], self._residual, alpha=self.rho)
+
+    @torch.no_grad()
+    def update(self) -> None:
+        """Z ← Π(θ + U), U ← U + θ − Z, ρ ← growth · ρ (Eq. `admm-process`)."""
+        self._project()
+        torch._foreach_add_(self._dual, self._weights)
+        torch._foreach_sub_(self._dual, self._auxiliary)
+        self.rho = min(self.rho * self._growth, max(self._limit, self.rho))
+
+    def _project(self) -> None:
+        shifted = torch._foreach_add([weight.detach() for weight in self._weights], self._dual)
+        self._auxiliary = [
+            project(value, kept, self._pattern) for value, kept in zip(shifted, self._kept, strict=True)
+        ]
+
+    def state_dict(self) -> dict[str, Any]:
+        return {
+            "rho": self.rho,
+            "auxiliary": dict(zip(self._names, self._auxiliary, strict=True)),
+            "dual": dict(zip(self._names, self._dual, strict=True)),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self.rho = state["rho"]
+        for name, auxiliary, dual in zip(self._names, self._auxiliary, self._dual, strict=True):
+            auxiliary.copy_(state["auxiliary"][name])
+            dual.copy_(state["dual"][name])

@@ -1,0 +1,6 @@
+"""The engine and the seam through which methods use it."""
+
+from pwoa.training.engine import Engine, Material
+from pwoa.training.stage import Batch, Loss, Stage
+
+__all__ = ["Batch", "Engine", "Loss", "Material", "Stage"]

@@ -1,0 +1,245 @@
+"""The engine: one loop for every method. It knows stages and batches, and no method."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from pwoa.data import AUGMENTATIONS, Data, Images
+from pwoa.errors import InputError
+from pwoa.progress import Progress
+from pwoa.recipe import Recipe, TrainingRecipe
+from pwoa.run import Run
+from pwoa.training.average import Average
+from pwoa.training.stage import Batch, Loss, Stage
+
+Probe = Callable[[], Mapping[str, float]]
+"""Measures something of the model after each epoch, for the record."""
+
+
+@dataclass(frozen=True)
+class Material:
+    """What is trained on: images on the device, the positions of the two splits, and the augmentation."""
+
+    images: Images
+    train: Tensor
+    validation: Tensor
+    augment: str = "none"
+
+    @classmethod
+    def of(cls, data: Data, recipe: Recipe, device: torch.device) -> Material:
+        """The training part and the held-out validation part of the data's training set."""
+        train, validation = data.split(recipe.data.validation, recipe.training.seed)
+        if recipe.training.batch > len(train):
+            raise InputError(f"a batch of {recipe.training.batch} is larger than the {len(train)} training images")
+        return cls(data.train.to(device), train.to(device), validation.to(device), recipe.data.augment)
+
+
+class Engine:
+    """Trains a model through stages, keeping the run folder such that a killed run ends with the same bits.
+
+    All randomness of an epoch comes from (seed, stage, epoch), so a checkpoint needs no generator states. The
+    model of the last stage's epoch with the lowest loss on the validation split is the one that is kept.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        stages: Sequence[Stage],
+        material: Material,
+        recipe: TrainingRecipe,
+        run: Run,
+        progress: Progress,
+        probe: Probe = dict,
+    ) -> None:
+        self.model = model
+        self.stages = list(stages)
+        self.material = material
+        self.recipe = recipe
+        self.run = run
+        self.progress = progress
+        self.probe = probe
+        self.device = material.images.pixels.device
+        self.seconds = 0.0
+        self._lines = 0
+        self._best: dict[str, Any] | None = None
+        self._saved_at = time.perf_counter()
+        self._steps = len(material.train) // recipe.batch
+
+    def train(self) -> None:
+        """Run what is left of all stages; afterwards the model has the selected weights."""
+        state = self.run.load_checkpoint()
+        first = 0
+        if state is not None:
+            self._restore(state)
+            first = state["stage"]
+        with torch.random.fork_rng(devices=[self.device] if self.device.type == "cuda" else []):
+            for number in range(first, len(self.stages)):
+                self._train_stage(number, state if number == first else None)
+        assert self._best is not None
+        self.model.load_state_dict(self._best["weights"])
+
+    def _train_stage(self, number: int, state: dict[str, Any] | None) -> None:
+        stage = self.stages[number]
+        last = number == len(self.stages) - 1
+        first_epoch = state["epoch"] if state else 0
+        if first_epoch == 0:
+            stage.begin()
+        optimizer = self._optimizer(stage)
+        average = Average(self.model, self.recipe.average if last else 0.0)
+        if state and first_epoch:
+            optimizer.load_state_dict(state["optimizer"])
+            average.load([value.to(self.device) for value in state["average"]])
+        total = stage.epochs * self._steps
+        self.progress.start(stage.name, total, first_epoch * self._steps)
+        for epoch in range(first_epoch, stage.epochs):
+            start = time.perf_counter()
+            line: dict[str, Any] = {"stage": stage.name, "epoch": epoch}
+            line["train"] = self._train_epoch(stage, number, epoch, optimizer, average)
+            with average.applied():
+                line["validation"] = self._validate(stage)
+                line |= self.probe()
+                self._check_finite(line)
+                if last:
+                    self._select(line)
+            stage.after_epoch(epoch, line["validation"])
+            line["learning_rate"] = self._learning_rate(stage, epoch * self._steps)
+            line["seconds"] = time.perf_counter() - start
+            self.seconds += line["seconds"]
+            self._lines += 1
+            self.run.log(line)
+            self.progress.epoch(line, stage.epochs)
+            ended = epoch + 1 == stage.epochs
+            self._checkpoint(number + ended, 0 if ended else epoch + 1, optimizer, average)
+        self.progress.close()
+
+    def _train_epoch(
+        self, stage: Stage, number: int, epoch: int, optimizer: torch.optim.SGD, average: Average
+    ) -> dict[str, float]:
+        seed = _mix(self.recipe.seed, number, epoch)
+        torch.manual_seed(seed)
+        generator = torch.Generator(self.device).manual_seed(seed)
+        size = self.recipe.batch
+        order = self.material.train[
+            torch.randperm(len(self.material.train), generator=generator, device=self.device)
+        ]
+        augment = AUGMENTATIONS[self.material.augment]
+        meter = Meter()
+        stage.before_epoch(epoch)
+        self.model.train()
+        for step in range(self._steps):
+            index = order[step * size : (step + 1) * size]
+            x, y = self.material.images.batch(index)
+            for group in optimizer.param_groups:
+                group["lr"] = self._learning_rate(stage, epoch * self._steps + step)
+            loss = self._loss(stage, Batch(augment(x, generator), y, index))
+            loss.total.backward()  # type: ignore[no-untyped-call]
+            stage.after_backward()
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
+            stage.after_step()
+            average.update()
+            meter.add(loss, y)
+            self.progress.advance()
+        return meter.means()
+
+    @torch.no_grad()
+    def _validate(self, stage: Stage) -> dict[str, float]:
+        self.model.eval()
+        meter = Meter()
+        for index in self.material.validation.split(self.recipe.batch):
+            x, y = self.material.images.batch(index)
+            meter.add(self._loss(stage, Batch(x, y, index)), y)
+        return meter.means()
+
+    def _loss(self, stage: Stage, batch: Batch) -> Loss:
+        lower = self.recipe.precision == "bfloat16"
+        with torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=lower):
+            return stage.loss(batch)
+
+    def _optimizer(self, stage: Stage) -> torch.optim.SGD:
+        return torch.optim.SGD(
+            [parameter for parameter in self.model.parameters() if parameter.requires_grad],
+            lr=stage.learning_rate,
+            momentum=self.recipe.momentum,
+            weight_decay=self.recipe.weight_decay,
+            foreach=True,
+        )
+
+    def _learning_rate(self, stage: Stage, step: int) -> float:
+        """Cosine from the stage's learning rate to 0, per step."""
+        return stage.learning_rate * 0.5 * (1 + math.cos(math.pi * step / (stage.epochs * self._steps)))
+
+    def _select(self, line: Mapping[str, Any]) -> None:
+        value = line["validation"]["loss"]
+        if self._best is None or value < self._best["value"]:
+            weights = {name: tensor.clone() for name, tensor in self.model.state_dict().items()}
+            self._best = {"value": value, "line": self._lines, "weights": weights}
+
+    @staticmethod
+    def _check_finite(line: Mapping[str, Any]) -> None:
+        if not math.isfinite(line["train"]["loss"] + line["validation"]["loss"]):
+            raise InputError(
+                f"the loss is not finite after epoch {line['epoch'] + 1} of {line['stage']}; "
+                f"lower {line['stage']}.learning_rate or the weights of the objective"
+            )
+
+    def _checkpoint(self, stage: int, epoch: int, optimizer: torch.optim.SGD, average: Average) -> None:
+        """Save if it is time to; the ends of stages always are."""
+        if epoch and time.perf_counter() - self._saved_at < self.recipe.checkpoint_seconds:
+            return
+        self.run.save_checkpoint(
+            {
+                "stage": stage,
+                "epoch": epoch,
+                "model": self.model.state_dict(),
+                "optimizer": optimizer.state_dict(),
+                "average": average.values,
+                "stages": [each.state_dict() for each in self.stages],
+                "best": self._best,
+                "lines": self._lines,
+                "seconds": self.seconds,
+            }
+        )
+        self._saved_at = time.perf_counter()
+
+    def _restore(self, state: Mapping[str, Any]) -> None:
+        self.model.load_state_dict(state["model"])
+        for stage, stage_state in zip(self.stages, state["stages"], strict=True):
+            stage.load_state_dict(stage_state)
+        self._best = state["best"]
+        self._lines = state["lines"]
+        self.seconds = state["seconds"]
+
+
+class Meter:
+    """Means of a loss and its parts over batches, kept on the device and read once."""
+
+    def __init__(self) -> None:
+        self._sums: dict[str, Tensor] = {}
+        self._images = 0
+
+    @torch.no_grad()
+    def add(self, loss: Loss, labels: Tensor) -> None:
+        size = len(labels)
+        correct = (loss.logits.argmax(1) == labels).float().mean() * 100
+        for name, value in {"loss": loss.total, **loss.parts, "accuracy": correct}.items():
+            self._sums[name] = self._sums.get(name, 0) + value.detach().double() * size
+        self._images += size
+
+    def means(self) -> dict[str, float]:
+        values = torch.stack(list(self._sums.values())).tolist()
+        return {name: value / self._images for name, value in zip(self._sums, values, strict=True)}
+
+
+def _mix(*numbers: int) -> int:
+    """One well-spread seed from several small numbers."""
+    text = "/".join(map(str, numbers)).encode()
+    return int.from_bytes(hashlib.sha256(text).digest()[:8], "big") >> 1

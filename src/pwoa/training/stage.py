@@ -1,0 +1,62 @@
+"""The seam between methods and the engine: a method yields stages; the engine knows nothing else of it."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Images in [0, 1], labels, and the images' positions in the data's training set."""
+
+    x: Tensor
+    y: Tensor
+    index: Tensor
+
+
+@dataclass(frozen=True)
+class Loss:
+    """What a stage minimises, the named parts it consists of (unweighted), and the logits it saw."""
+
+    total: Tensor
+    parts: Mapping[str, Tensor]
+    logits: Tensor
+
+
+class Stage(ABC):
+    """A phase of a method with its own epochs and optimizer. Everything but `loss` is optional."""
+
+    name: str
+    epochs: int
+    learning_rate: float
+
+    def begin(self) -> None:
+        """Called once when the stage starts; not when it is resumed."""
+
+    def before_epoch(self, epoch: int) -> None:
+        """Called before each epoch, counted from 0."""
+
+    @abstractmethod
+    def loss(self, batch: Batch) -> Loss:
+        """The loss of a training or a validation batch."""
+
+    def after_backward(self) -> None:
+        """Called when the gradients are there and the step is not yet taken."""
+
+    def after_step(self) -> None:
+        """Called when the step is taken."""
+
+    def after_epoch(self, epoch: int, validation: Mapping[str, float]) -> None:
+        """Called after each epoch with the mean parts of the loss on the validation split."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Tensors and plain values with which a killed stage goes on to the same bits."""
+        return {}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take back what `state_dict` gave."""

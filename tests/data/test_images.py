@@ -1,0 +1,63 @@
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pwoa.data import Data, Images
+from pwoa.errors import InputError
+
+
+def make(count: int, dtype: torch.dtype = torch.uint8) -> Images:
+    pixels = torch.arange(count * 12).reshape(count, 3, 2, 2) % 256
+    return Images(pixels.to(dtype), torch.arange(count) % 10)
+
+
+def test_bytes_become_floats_in_the_unit_interval() -> None:
+    images, labels = make(30).batch(torch.tensor([25, 3]))
+    assert images.dtype == torch.float32
+    assert torch.equal(images, make(30).pixels[[25, 3]] / 255)
+    assert images.max() <= 1
+    assert labels.tolist() == [5, 3]
+
+
+def test_floats_are_left_alone() -> None:
+    pixels = torch.rand(4, 1, 3, 3)
+    images, _ = Images(pixels, torch.zeros(4, dtype=torch.int64)).batch(torch.tensor([2]))
+    assert torch.equal(images, pixels[[2]])
+
+
+def test_first_takes_the_first_and_no_more_than_there_are() -> None:
+    assert len(make(5)) == 5
+    assert torch.equal(make(5).first(2).pixels, make(5).pixels[:2])
+    assert len(make(5).first(9)) == 5
+    with pytest.raises(InputError, match="first 0 images"):
+        make(5).first(0)
+
+
+def test_to_moves_both_splits() -> None:
+    data = Data("d", make(3), make(2), 10).to("meta")
+    assert {t.device.type for s in (data.train, data.test) for t in (s.pixels, s.labels)} == {"meta"}
+
+
+@given(total=st.integers(1, 60), share=st.floats(0, 1, exclude_max=True), seed=st.integers(0, 2**32))
+def test_split_is_disjoint_complete_sorted_and_seeded(total: int, share: float, seed: int) -> None:
+    data = Data("d", make(total), make(1), 10)
+    validation = int(total * share)
+    train, held = data.split(validation, seed)
+    assert len(held) == validation
+    assert sorted(train.tolist() + held.tolist()) == list(range(total))
+    assert held.tolist() == sorted(held.tolist())
+    assert torch.equal(held, data.split(validation, seed)[1])
+
+
+def test_another_seed_holds_out_others() -> None:
+    data = Data("d", make(100), make(1), 10)
+    assert not torch.equal(data.split(50, 0)[1], data.split(50, 1)[1])
+
+
+@pytest.mark.parametrize("validation", [-1, 5, 6])
+def test_split_must_leave_training_data(validation: int) -> None:
+    with pytest.raises(InputError, match=f"hold out {validation} of the 5 .* from 0 to 4"):
+        Data("d", make(5), make(1), 10).split(validation, 0)
