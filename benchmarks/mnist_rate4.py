@@ -27,7 +27,7 @@ COLUMNS = ("natural", "fgsm", "pgd10", "pgd20", "cw")
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--folder", help="the official MNIST files (default: as `pwoa data get mnist` finds them)")
-    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--runs", default="runs/mnist-rate4")
     parser.add_argument("--recipe", default="mnist")
     parser.add_argument("--set", action="append", default=[], dest="settings")
@@ -39,7 +39,7 @@ def main() -> None:
         recipe = recipe.with_settings({"data.folder": options.folder})
     rows = []
     teacher: Scores | None = None
-    for seed in range(options.seeds):
+    for seed in options.seeds:
         for name, settings in (("ce", CE), ("pwoa", {})):
             result = pwoa.prune(
                 recipe=recipe,

@@ -62,7 +62,7 @@ def main() -> None:
     parser.add_argument("--folder", help="the official MNIST files (default: as `pwoa data get mnist` finds them)")
     parser.add_argument("--out", default="runs/lenet")
     parser.add_argument("--data", default="mnist")
-    parser.add_argument("--epochs", type=int, default=80)
+    parser.add_argument("--epochs", type=int, default=60)
     parser.add_argument("--steps", type=int, default=20, help="PGD steps in training; the test has 20 of 0.01")
     parser.add_argument("--step-size", type=float, default=0.03)
     parser.add_argument("--learning-rate", type=float, default=0.05)

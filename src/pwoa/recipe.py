@@ -107,8 +107,9 @@ class FinetuneRecipe:
 
 @dataclass(frozen=True)
 class TrainingRecipe:
-    """The engine: SGD with a cosine schedule a stage. `average` is the decay of averaged weights (0: off)."""
+    """The engine: a cosine schedule a stage. `average` is the decay of averaged weights (0: off)."""
 
+    optimizer: str = _choice("sgd", "sgd", "adam")
     batch: int = _number(128, low=2)
     momentum: float = _number(0.9, low=0, high=1)
     weight_decay: float = _number(1e-4, low=0)

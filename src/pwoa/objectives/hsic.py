@@ -8,7 +8,7 @@ Gaussian kernels with σ = 5√d for X and Z, the linear kernel for Y. Two estim
 
 With σ = 5√d all entries of K are close to 1, and centring is a difference of nearly equal numbers. H removes
 constants, so K − 1 has the same centred matrix; it is computed directly as expm1, which keeps float32 exact
-enough (tests compare with float64). R = I − εn A⁻¹ with A = K̃ + εn I needs one Cholesky factor a matrix.
+enough (tests compare with float64).
 """
 
 from __future__ import annotations
@@ -79,8 +79,15 @@ def centre(kernel: Tensor) -> Tensor:
 
 
 def normalise(centred: Tensor) -> Tensor:
-    """R = K̃ (K̃ + εn I)⁻¹ = I − εn (K̃ + εn I)⁻¹."""
+    """R = K̃ (K̃ + εn I)⁻¹ = I − εn A⁻¹ with A = K̃ + εn I.
+
+    The inverse P is found without a graph; 2P − PAP equals it (a Newton step from P, which also takes off most
+    of its rounding error) and has its derivative −P dA P, so that the backward pass is two products.
+    """
     n = centred.shape[-1]
+    ridge = EPSILON * n
     identity = torch.eye(n, dtype=centred.dtype, device=centred.device)
-    factor = torch.linalg.cholesky_ex(centred + EPSILON * n * identity).L
-    return identity - EPSILON * n * torch.cholesky_inverse(factor)
+    shifted = centred + ridge * identity
+    with torch.no_grad():
+        inverse = torch.cholesky_inverse(torch.linalg.cholesky_ex(shifted).L)
+    return identity - ridge * (2 * inverse - inverse @ shifted @ inverse)

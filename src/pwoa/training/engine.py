@@ -121,7 +121,7 @@ class Engine:
         self.progress.close()
 
     def _train_epoch(
-        self, stage: Stage, number: int, epoch: int, optimizer: torch.optim.SGD, average: Average
+        self, stage: Stage, number: int, epoch: int, optimizer: torch.optim.Optimizer, average: Average
     ) -> dict[str, float]:
         seed = _mix(self.recipe.seed, number, epoch)
         torch.manual_seed(seed)
@@ -164,14 +164,13 @@ class Engine:
         with torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=lower):
             return stage.loss(batch)
 
-    def _optimizer(self, stage: Stage) -> torch.optim.SGD:
-        return torch.optim.SGD(
-            [parameter for parameter in self.model.parameters() if parameter.requires_grad],
-            lr=stage.learning_rate,
-            momentum=self.recipe.momentum,
-            weight_decay=self.recipe.weight_decay,
-            foreach=True,
-        )
+    def _optimizer(self, stage: Stage) -> torch.optim.Optimizer:
+        recipe = self.recipe
+        parameters = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
+        shared: dict[str, Any] = {"lr": stage.learning_rate, "weight_decay": recipe.weight_decay, "foreach": True}
+        if recipe.optimizer == "adam":
+            return torch.optim.Adam(parameters, betas=(recipe.momentum, 0.999), **shared)
+        return torch.optim.SGD(parameters, momentum=recipe.momentum, **shared)
 
     def _learning_rate(self, stage: Stage, step: int) -> float:
         """Cosine from the stage's learning rate to 0, per step."""
@@ -191,7 +190,7 @@ class Engine:
                 f"lower {line['stage']}.learning_rate or the weights of the objective"
             )
 
-    def _checkpoint(self, stage: int, epoch: int, optimizer: torch.optim.SGD, average: Average) -> None:
+    def _checkpoint(self, stage: int, epoch: int, optimizer: torch.optim.Optimizer, average: Average) -> None:
         """Save if it is time to; the ends of stages always are."""
         if epoch and time.perf_counter() - self._saved_at < self.recipe.checkpoint_seconds:
             return

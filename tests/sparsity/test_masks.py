@@ -1,0 +1,100 @@
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from pwoa.sparsity import Masks, prunable
+from pwoa.training.average import Average
+
+KEPT = {"0.weight": 20, "3.weight": 13}
+
+
+def network() -> nn.Sequential:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        return nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(16, 3))
+
+
+def batch() -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(1)
+    return torch.rand(8, 1, 4, 4, generator=generator), torch.randint(3, (8,), generator=generator)
+
+
+def zeros(net: nn.Module) -> dict[str, Tensor]:
+    return {name: weight.detach() == 0 for name, weight in prunable(net).items()}
+
+
+def test_choose_keeps_exactly_the_largest() -> None:
+    net = network()
+    before = {name: weight.detach().clone() for name, weight in prunable(net).items()}
+    masks = Masks(prunable(net), KEPT, "unstructured")
+    masks.choose()
+    for name, weight in prunable(net).items():
+        mask = masks.masks[name].bool()
+        assert int(mask.sum()) == KEPT[name] == int(torch.count_nonzero(weight))
+        assert torch.equal(weight[mask], before[name][mask])
+        assert before[name][mask].abs().min() >= before[name][~mask].abs().max()
+
+
+def test_gradients_are_masked_and_other_parameters_left_alone() -> None:
+    net = network()
+    masks = Masks(prunable(net), KEPT, "unstructured")
+    masks.choose()
+    F.cross_entropy(net(batch()[0]), batch()[1]).backward()
+    before = {name: parameter.grad.clone() for name, parameter in net.named_parameters()}
+    masks.mask_gradients()
+    for name, parameter in net.named_parameters():
+        mask = masks.masks.get(name, torch.ones_like(parameter))
+        assert torch.equal(parameter.grad, before[name] * mask)
+    assert all((before[name][masks.masks[name] == 0] != 0).any() for name in KEPT)
+
+
+def test_weights_without_gradient_are_passed_over() -> None:
+    net = network()
+    net[0].weight.requires_grad_(False)
+    masks = Masks(prunable(net), KEPT, "unstructured")
+    masks.choose()
+    F.cross_entropy(net(batch()[0]), batch()[1]).backward()
+    masks.mask_gradients()
+    assert net[0].weight.grad is None
+    assert int(torch.count_nonzero(net[3].weight.grad)) <= KEPT["3.weight"]
+
+
+def test_zeros_stay_zero_through_momentum_weight_decay_and_averaging() -> None:
+    net = network()
+    masks = Masks(prunable(net), KEPT, "unstructured")
+    masks.choose()
+    pruned = zeros(net)
+    kept_before = net[3].weight.detach().clone()
+    average = Average(net, 0.9)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9, weight_decay=0.01)
+    for _ in range(12):
+        optimizer.zero_grad()
+        F.cross_entropy(net(batch()[0]), batch()[1]).backward()
+        masks.mask_gradients()
+        optimizer.step()
+        average.update()
+    for name, weight in prunable(net).items():
+        assert torch.equal(weight == 0, pruned[name])
+        assert int(torch.count_nonzero(weight)) == KEPT[name]
+    assert not torch.equal(net[3].weight, kept_before)
+    live = net[3].weight.detach().clone()
+    with average.applied():
+        assert not torch.equal(net[3].weight, live)
+        for name, weight in prunable(net).items():
+            assert torch.equal(weight == 0, pruned[name])
+    assert torch.equal(net[3].weight, live)
+
+
+def test_state_round_trip() -> None:
+    net = network()
+    masks = Masks(prunable(net), KEPT, "unstructured")
+    masks.choose()
+    other = Masks(prunable(network()), KEPT, "unstructured")
+    assert all(mask.dtype == torch.bool for mask in masks.state_dict().values())
+    other.load_state_dict(masks.state_dict())
+    for name in KEPT:
+        assert torch.equal(other.masks[name], masks.masks[name])
+        assert other.masks[name].dtype == torch.float32
+        assert int(other.masks[name].sum()) == KEPT[name]
