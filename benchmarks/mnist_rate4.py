@@ -38,8 +38,8 @@ def main() -> None:
     if options.folder:
         recipe = recipe.with_settings({"data.folder": options.folder})
     rows = []
-    teacher: Scores | None = None
     for seed in options.seeds:
+        teacher: Scores | None = None
         for name, settings in (("ce", CE), ("pwoa", {})):
             result = pwoa.prune(
                 recipe=recipe,
@@ -51,17 +51,15 @@ def main() -> None:
             found = result.summary
             if teacher is None:
                 teacher = Scores(found["teacher"], found["images"], 0.0)
-                rows.append({"model": "teacher", "seed": None, **_scores(found, "teacher"), "rate": 1.0, "seconds": 0.0})
-            row = {"model": name, "seed": seed, **_scores(found, "pruned"), "rate": found["rate"]}
-            rows.append({**row, "seconds": round(found["training_seconds"], 1)})
+                rows.append(_row("teacher", seed, found["teacher"], rate=1.0, seconds=0.0, device=found["device"]))
+            seconds = round(found["training_seconds"], 1)
+            rows.append(_row(name, seed, found["pruned"], rate=found["rate"], seconds=seconds, device=found["device"]))
             print(json.dumps(rows[-1]), file=sys.stderr, flush=True)
-    for row in rows:
-        row["device"] = found["device"]
     print("[\n" + ",\n".join(json.dumps(row) for row in rows) + "\n]")
 
 
-def _scores(found: dict[str, dict[str, float]], model: str) -> dict[str, float]:
-    return {column: round(found[model][column], 2) for column in COLUMNS}
+def _row(model: str, seed: int, scores: dict[str, float], **rest: object) -> dict[str, object]:
+    return {"model": model, "seed": seed, **{column: round(scores[column], 2) for column in COLUMNS}, **rest}
 
 
 if __name__ == "__main__":

@@ -71,6 +71,10 @@ def functional_jacobian(model: nn.Module, x: Tensor, labels: Tensor) -> Any:
     return torch.func.jacrev(lambda v: loss(model.forward, v, labels))(x)
 
 
+def forward_mode(model: nn.Module, x: Tensor, labels: Tensor) -> Any:
+    return torch.func.jvp(lambda v: loss(model, v, labels), (x,), (torch.ones_like(x),))
+
+
 FORBIDDEN: list[Act] = [
     lambda model, x, labels: fgsm(model, x, labels, THREAT),
     lambda model, x, labels: pgd(model, x, labels, THREAT, 2),
@@ -83,6 +87,7 @@ FORBIDDEN: list[Act] = [
     functional_grad,
     functional_grad_past_the_door,
     functional_jacobian,
+    forward_mode,
 ]
 forbidden = pytest.mark.parametrize(
     "act", FORBIDDEN, ids=["fgsm", "pgd", "cw", *(act.__name__ for act in FORBIDDEN[3:])]

@@ -34,7 +34,9 @@ def direct(student: Tensor, teacher: Tensor, tau: float) -> float:
 @given(st.integers(0, 10_000), st.sampled_from([0.5, 1.0, 4.0, 30.0]))
 def test_it_is_the_formula_student_first(seed: int, tau: float) -> None:
     student, teacher = logits(seed), logits(seed + 1)
-    assert float(distillation(student, teacher, tau)) == pytest.approx(direct(student, teacher, tau), rel=1e-9)
+    assert float(distillation(student, teacher, tau)) == pytest.approx(
+        direct(student, teacher, tau), rel=1e-9
+    )
     in_float32 = float(distillation(student.float(), teacher.float(), tau))
     assert in_float32 == pytest.approx(direct(student, teacher, tau), rel=1e-3)
 
@@ -87,6 +89,8 @@ def test_a_batch_twice_the_size_costs_the_same() -> None:
 
 def test_classification_is_the_mean_negative_log_likelihood() -> None:
     outputs, labels = logits(0), torch.tensor([0, 1, 2, 3, 4, 0])
-    expected = -sum(math.log(softmax(row, 1)[label]) for row, label in zip(outputs.tolist(), labels.tolist(), strict=True))
+    expected = -sum(
+        math.log(softmax(row, 1)[label]) for row, label in zip(outputs.tolist(), labels.tolist(), strict=True)
+    )
     assert float(classification(outputs, labels)) == pytest.approx(expected / 6, rel=1e-12)
     assert float(classification(outputs, labels)) == float(F.cross_entropy(outputs, labels))

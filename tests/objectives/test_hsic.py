@@ -65,7 +65,9 @@ def two_sided(a: Tensor, b: Tensor) -> float:
     return published(h @ a @ h, h @ b @ h)
 
 
-def direct(x: Tensor, labels: Tensor, hidden: list[Tensor], normalised: bool) -> tuple[list[float], list[float]]:
+def direct(
+    x: Tensor, labels: Tensor, hidden: list[Tensor], normalised: bool
+) -> tuple[list[float], list[float]]:
     estimator = published if normalised else plain
     kernels = [gaussian_kernel(z) for z in hidden]
     from_x, from_y = gaussian_kernel(x), label_kernel(labels)
@@ -86,7 +88,9 @@ def test_it_is_the_formula(normalised: bool, n: int, seed: int) -> None:
 def test_one_sided_and_two_sided_centring_agree() -> None:
     x, labels, hidden = sample(10)
     for other in (gaussian_kernel(hidden[0]), label_kernel(labels)):
-        assert published(gaussian_kernel(x), other) == pytest.approx(two_sided(gaussian_kernel(x), other), rel=1e-7)
+        assert published(gaussian_kernel(x), other) == pytest.approx(
+            two_sided(gaussian_kernel(x), other), rel=1e-7
+        )
 
 
 def test_normalised_is_the_default() -> None:
@@ -96,11 +100,11 @@ def test_normalised_is_the_default() -> None:
 
 
 @both
-@pytest.mark.parametrize("shift", [0.0, 100.0])
-def test_float32_is_close_to_float64(normalised: bool, shift: float) -> None:
-    """At the published batch of 128, where all entries of K are close to 1, also far from the origin."""
+@pytest.mark.parametrize(("scale", "shift"), [(1.0, 0.0), (1.0, 100.0), (0.01, 0.0)])
+def test_float32_is_close_to_float64(normalised: bool, scale: float, shift: float) -> None:
+    """At the published batch of 128: far from the origin, and where all entries of K are close to 1."""
     x, labels, hidden = sample(128, dtype=torch.float32)
-    hidden = [z + shift for z in hidden]
+    hidden = [scale * z + shift for z in hidden]
     exact = bottleneck(x.double(), labels, [z.double() for z in hidden], normalised)
     found = bottleneck(x, labels, hidden, normalised)
     assert found.x.dtype == torch.float32

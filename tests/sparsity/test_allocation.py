@@ -45,5 +45,7 @@ def test_a_rate_below_one_is_refused(rate: float) -> None:
 
 
 def test_a_layer_left_empty_is_refused_by_name() -> None:
-    with pytest.raises(InputError, match=r"rate 16 leaves layer head\.weight empty: it has 6 weights, so at most rate 6"):
+    with pytest.raises(
+        InputError, match=r"rate 16 leaves layer head\.weight empty: it has 6 weights, so at most rate 6"
+    ):
         uniform({"conv.weight": 16000, "head.weight": 6}, 16)

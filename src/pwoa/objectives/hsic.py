@@ -89,5 +89,5 @@ def normalise(centred: Tensor) -> Tensor:
     identity = torch.eye(n, dtype=centred.dtype, device=centred.device)
     shifted = centred + ridge * identity
     with torch.no_grad():
-        inverse = torch.cholesky_inverse(torch.linalg.cholesky_ex(shifted).L)
+        inverse = torch.linalg.inv_ex(shifted).inverse
     return identity - ridge * (2 * inverse - inverse @ shifted @ inverse)

@@ -1,0 +1,306 @@
+from __future__ import annotations
+
+import dataclasses
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from pwoa.errors import InputError
+from pwoa.recipe import Recipe, flat, load_recipe, presets, recipe_for, to_toml
+
+few = settings(deadline=None, max_examples=50)
+
+
+def read(folder: Path, text: str | bytes) -> Recipe:
+    path = folder / "recipe.toml"
+    path.write_bytes(text.encode() if isinstance(text, str) else text)
+    return load_recipe(path)
+
+
+# The paper's Table "Parameter Summary"; its λ is a mean over classes too, and is divided by their number.
+PAPER: dict[str, dict[str, Any]] = {
+    "mnist": {
+        "data.name": "mnist",
+        "objective.distillation": 10 / 10,
+        "objective.hsic_x": 4e-4,
+        "objective.hsic_y": 1e-4,
+        "search.learning_rate": 0.0005,
+        "finetune.epochs": 20,
+        "finetune.learning_rate": 0.001,
+        "threat.radius": 0.3,
+    },
+    "cifar10": {
+        "data.name": "cifar10",
+        "objective.distillation": 10 / 10,
+        "objective.hsic_x": 2e-5,
+        "objective.hsic_y": 1e-4,
+        "search.learning_rate": 0.01,
+        "finetune.epochs": 100,
+        "finetune.learning_rate": 0.005,
+        "threat.radius": 8 / 255,
+    },
+    "cifar100": {
+        "data.name": "cifar100",
+        "objective.distillation": 1000 / 100,
+        "objective.hsic_x": 5e-7,
+        "objective.hsic_y": 2.5e-6,
+        "search.learning_rate": 0.01,
+        "finetune.epochs": 100,
+        "finetune.learning_rate": 0.005,
+        "threat.radius": 8 / 255,
+    },
+}
+EVERYWHERE = {
+    "method": "pwoa",
+    "threat.norm": "linf",
+    "training.batch": 128,
+    "objective.temperature": 30.0,
+    "objective.classification": 0.0,
+    "search.epochs": 50,
+    "search.rho": 0.01,
+    "search.rho_growth": 1.35,
+    "search.rho_limit": 1.0,
+    "search.interval": 3,
+    "sparsity.pattern": "unstructured",
+    "sparsity.allocation": "uniform",
+}
+
+
+@pytest.mark.parametrize("name", PAPER)
+def test_the_presets_have_the_papers_numbers(name: str) -> None:
+    found = flat(load_recipe(name))
+    expected = EVERYWHERE | PAPER[name]
+    assert {key: found[key] for key in expected} == expected
+
+
+def test_the_presets() -> None:
+    assert presets() == sorted(presets())
+    assert set(presets()) >= {*PAPER, "demo"}
+    assert load_recipe("demo").data.name == "mnist-mini"
+    assert load_recipe("demo").threat.radius == 0.3
+
+
+@pytest.mark.parametrize("name", presets())
+def test_every_preset_survives_the_way_through_toml(tmp_path: Path, name: str) -> None:
+    recipe = load_recipe(name)
+    assert read(tmp_path, to_toml(recipe)) == recipe
+    assert recipe != Recipe()
+
+
+def test_toml_is_complete(tmp_path: Path) -> None:
+    text = to_toml(Recipe())
+    assert all(f"{key.rpartition('.')[2]} = " in text for key in flat(Recipe()))
+    assert all(f"\n[{f.name}]\n" in text for f in dataclasses.fields(Recipe) if f.name != "method")
+    assert read(tmp_path, text) == Recipe()
+
+
+words = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
+
+
+@few
+@given(
+    folder=words,
+    points=st.lists(words.map(str.strip).filter(bool), max_size=3),
+    number=st.floats(1e-12, 1e12),
+)
+@example(folder="\x7f", points=[], number=1.0)  # TOML forbids it raw, JSON does not
+def test_any_value_survives_the_way_through_toml(
+    tmp_path_factory: pytest.TempPathFactory, folder: str, points: list[str], number: float
+) -> None:
+    recipe = Recipe().with_settings(
+        {"data.folder": folder, "objective.points": points, "objective.distillation": number}
+    )
+    assert recipe.data.folder == folder
+    assert recipe.objective.points == tuple(points)
+    assert read(tmp_path_factory.getbasetemp(), to_toml(recipe)) == recipe
+
+
+def test_a_file_changes_what_it_names_and_nothing_else(tmp_path: Path) -> None:
+    recipe = read(tmp_path, 'method = "pwoa"\n[sparsity]\nrate = 16\n[threat]\nradius = "4/255"\n')
+    assert recipe.differences(Recipe()) == ["threat.radius", "sparsity.rate"]
+    assert recipe.sparsity.rate == 16.0
+    assert isinstance(recipe.sparsity.rate, float)
+    assert recipe.threat.radius == 4 / 255
+
+
+def test_nothing_gives_the_defaults_and_a_recipe_itself() -> None:
+    recipe = load_recipe("mnist")
+    assert load_recipe() == Recipe()
+    assert load_recipe(recipe) is recipe
+
+
+@pytest.mark.parametrize(
+    ("data", "preset"),
+    [("cifar10", "cifar10"), ("mnist-mini", "demo"), ("fashion-mnist", "mnist"), ("mine", None)],
+)
+def test_the_recipe_for_a_data_set(data: str, preset: str | None) -> None:
+    assert recipe_for(data) == load_recipe(preset)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[sparsity]\nrat = 4", r"unknown key 'sparsity\.rat' \(did you mean 'sparsity\.rate'\?\)"),
+        ("[objective]\ntemprature = 4", r"\(did you mean 'objective\.temperature'\?\)"),
+        (
+            "[finetune]\nzzz = 4",
+            r"unknown key 'finetune\.zzz' \(known: finetune\.epochs, finetune\.learning_rate\)",
+        ),
+        ("[sparsty]\nrate = 4", r"unknown key 'sparsty' \(did you mean 'sparsity'\?\)"),
+        ("[qqq]\nrate = 4", r"unknown key 'qqq' \(known: method, data, teacher, threat"),
+        ("rate = 4", r"unknown key 'rate'"),
+        ("sparsity = 4", r"'sparsity' is a section; give sparsity\.KEY a value"),
+        ("[sparsity]\nrate = [4]", r"sparsity\.rate = \[4\] is not a number"),
+        ("[sparsity]\nrate = true", r"sparsity\.rate = True is not a number"),
+        ("[sparsity]\nrate = 'four'", r"sparsity\.rate = 'four' is not a number"),
+        ("[threat]\nradius = '8/0'", r"threat\.radius = '8/0' is not a number"),
+        ("[threat]\nradius = '8/'", r"threat\.radius = '8/' is not a number"),
+        ("[search]\nepochs = 2.5", r"search\.epochs = 2\.5 is not a whole number"),
+        ("[search]\nepochs = '50'", r"search\.epochs = '50' is not a whole number"),
+        ("[search]\nepochs = true", r"search\.epochs = True is not a whole number"),
+        ("[data]\nname = 10", r"data\.name = 10 is not a word"),
+        ("[method]\nname = 10", r"method = \{'name': 10\} is not a word"),
+        ("[evaluation]\nattacks = 20", r"evaluation\.attacks = 20 is not a list of words"),
+        ("[evaluation]\nattacks = ['cw', 20]", r"attacks = \['cw', 20\] is not a list of words"),
+        ("[sparsity]\nrate = 0.5", r"sparsity\.rate = 0\.5; allowed: at least 1"),
+        ("[sparsity]\nrate = nan", r"sparsity\.rate = nan; allowed: at least 1"),
+        ("[threat]\nradius = 8", r"threat\.radius = 8\.0; allowed: from 0 to 1"),
+        ("[threat]\nradius = -0.1", r"threat\.radius = -0\.1; allowed: from 0 to 1"),
+        ("[search]\nepochs = 0", r"search\.epochs = 0; allowed: at least 1"),
+        ("[training]\nbatch = 1", r"training\.batch = 1; allowed: at least 2"),
+        ("[teacher]\nminimum = 101", r"teacher\.minimum = 101\.0; allowed: from 0 to 100"),
+        ("[threat]\nnorm = 'l2'", r"threat\.norm = 'l2'; allowed: linf"),
+        ("[objective]\nhsic = 'normal'", r"objective\.hsic = 'normal'; allowed: normalised, plain"),
+    ],
+)
+def test_what_is_wrong_with_a_recipe_is_said(tmp_path: Path, text: str, message: str) -> None:
+    with pytest.raises(InputError, match=message) as caught:
+        read(tmp_path, text)
+    assert str(caught.value).startswith(f"{tmp_path / 'recipe.toml'}: ")
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("sparsity.rate", float("inf")),
+        ("search.learning_rate", "inf"),
+        ("objective.distillation", "nan"),
+        ("objective.hsic_x", "1e400"),
+    ],
+)
+def test_numbers_must_be_finite(key: str, value: Any) -> None:
+    with pytest.raises(InputError, match=f"{key} = "):
+        Recipe().with_settings({key: value})
+
+
+@pytest.mark.parametrize(
+    "text", ["[sparsity\nrate = 4", "rate: 4", "[a]\n[a]", b"\xff\xfe\x00r", b"name = '\xe9'"]
+)
+def test_a_broken_file_is_named(tmp_path: Path, text: str | bytes) -> None:
+    with pytest.raises(InputError, match=r"recipe\.toml: not valid TOML"):
+        read(tmp_path, text)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("cifar-10", r"no recipe 'cifar-10': neither a file nor a preset \(did you mean 'cifar10"),
+        ("imagenette", r"neither a file nor a preset \(known: cifar10, cifar100, demo, mnist\)"),
+        (".", r"no recipe '\.'"),
+    ],
+)
+def test_an_unknown_preset(name: str, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        load_recipe(name)
+
+
+@pytest.mark.parametrize(
+    ("setting", "key", "value"),
+    [
+        ("sparsity.rate=8", "sparsity.rate", 8.0),
+        ("sparsity.rate = 2.5", "sparsity.rate", 2.5),
+        ("threat.radius=8/255", "threat.radius", 8 / 255),
+        ("threat.radius=4e-2", "threat.radius", 0.04),
+        ("search.epochs=7", "search.epochs", 7),
+        ("method=pwoa", "method", "pwoa"),
+        ("teacher.checkpoint=my models/a=b.pt", "teacher.checkpoint", "my models/a=b.pt"),
+        ('data.folder="some folder"', "data.folder", "some folder"),
+        ("data.folder=", "data.folder", ""),
+        ("evaluation.attacks=natural,pgd50", "evaluation.attacks", ("natural", "pgd50")),
+        ('evaluation.attacks=["cw"]', "evaluation.attacks", ("cw",)),
+        ("objective.points=relu1", "objective.points", ("relu1",)),
+        ("objective.points=", "objective.points", ()),
+        ("objective.hsic=plain", "objective.hsic", "plain"),
+    ],
+)
+def test_settings_as_typed_in_a_shell(setting: str, key: str, value: Any) -> None:
+    found = flat(Recipe().with_settings([setting]))[key]
+    assert found == value
+    assert type(found) is type(value)
+
+
+def test_settings_as_a_dict() -> None:
+    recipe = Recipe().with_settings(
+        {"sparsity.rate": 16, "threat.radius": "2/255", "objective.points": ["a", "b"]}
+    )
+    assert (recipe.sparsity.rate, recipe.threat.radius, recipe.objective.points) == (
+        16.0,
+        2 / 255,
+        ("a", "b"),
+    )
+    assert Recipe().with_settings({"sparsity": {"rate": 3}}).sparsity.rate == 3.0
+    assert Recipe().with_settings({}) == Recipe()
+    assert Recipe().with_settings(["sparsity.rate=2", "sparsity.rate=3"]).sparsity.rate == 3.0
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (["sparsity.rate"], r"setting 'sparsity\.rate' is not of the form section\.key=value"),
+        (["=4"], "setting '=4' is not of the form"),
+        (["sparsity.rte=4"], r"settings: unknown key 'sparsity\.rte' \(did you mean 'sparsity\.rate'\?\)"),
+        (["sparsity.rate.x=4"], r"unknown key 'sparsity\.rate\.x'"),
+        (["sparsity.rate=fast"], r"sparsity\.rate = 'fast' is not a number"),
+        (["sparsity=4"], "'sparsity' is a section"),
+        (["sparsity=4", "sparsity.rate=4"], "'sparsity' is a section"),
+        ({"training.device": 0}, r"training\.device = 0 is not a word"),
+        ({"sparsity.rate": None}, r"sparsity\.rate = None is not a number"),
+    ],
+)
+def test_wrong_settings(given: Any, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        Recipe().with_settings(given)
+
+
+def test_the_original_is_not_changed() -> None:
+    recipe = Recipe()
+    recipe.with_settings({"sparsity.rate": 16})
+    assert recipe == Recipe()
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        recipe.sparsity.rate = 3  # type: ignore[misc]
+
+
+def test_differences() -> None:
+    recipe = Recipe()
+    other = recipe.with_settings({"sparsity.rate": 16, "data.name": "cifar10", "objective.points": ["a"]})
+    assert recipe.differences(recipe) == []
+    assert (
+        recipe.differences(other)
+        == other.differences(recipe)
+        == ["data.name", "sparsity.rate", "objective.points"]
+    )
+
+
+def test_it_does_not_need_torch() -> None:
+    program = (
+        "import sys, pwoa.recipe as r; [r.to_toml(r.load_recipe(name)) for name in r.presets()]; "
+        "print(sorted({'torch', 'numpy', 'safetensors', 'rich', 'typer'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
