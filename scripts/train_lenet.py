@@ -98,7 +98,13 @@ def main() -> None:
     save_file(half, Path(options.out) / "lenet-mnist-linf-0.3.safetensors")
     load_state(model, {name: value.float() for name, value in half.items()}, "the fp16 copy")
     scores = robustness(model, data.test, recipe.threat, recipe.evaluation.attacks)
-    row = {**vars(options), "folder": None, **scores.accuracy, "images": scores.images, "seconds": engine.seconds}
+    row = {
+        **vars(options),
+        "folder": None,
+        **scores.accuracy,
+        "images": scores.images,
+        "seconds": engine.seconds,
+    }
     row |= {"device": device_name(device)}
     run.finish(row)
     print(json.dumps(row))

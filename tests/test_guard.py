@@ -126,11 +126,23 @@ def test_attacks_on_models_not_guarded_are_refused_too(model: nn.Module, act: Ac
 
 def test_every_guarded_model_has_its_door(model: nn.Module) -> None:
     teacher = nn.Sequential(nn.Flatten(), nn.Linear(4, 3))
-    x, labels = batch()
+    x, _ = batch()
+    tracked = x.detach().requires_grad_()
     with example_free(model, teacher):
         for each in (model, teacher):
-            with pytest.raises(ExampleFreeViolation, match="Sequential tracks gradients"):
-                tracked_input(each, x, labels)
+            for given in (tracked, tracked + 1):
+                with pytest.raises(ExampleFreeViolation, match="Sequential tracks gradients"):
+                    each(given)
+
+
+def test_no_input_can_be_made_to_track_gradients(model: nn.Module) -> None:
+    """Not even around the door: `forward` called by hand, then `backward`."""
+    x, _ = batch()
+    with example_free(model):
+        with pytest.raises(ExampleFreeViolation, match="requires_grad_"):
+            model.forward(x.detach().requires_grad_()).sum().backward()
+        model.requires_grad_(False).requires_grad_(True)
+    assert x.detach().requires_grad_().requires_grad
 
 
 def test_nothing_is_left_behind(model: nn.Module) -> None:

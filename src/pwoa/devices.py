@@ -6,7 +6,7 @@ import platform
 
 import torch
 
-from pwoa.errors import InputError
+from pwoa.errors import InputError, first_line
 
 
 def choose_device(name: str) -> torch.device:
@@ -17,7 +17,7 @@ def choose_device(name: str) -> torch.device:
         device = torch.device(name)
         torch.empty(1, device=device)
     except (RuntimeError, AssertionError) as error:
-        raise InputError(f"device {name!r} cannot be used: {str(error).splitlines()[0]}") from None
+        raise InputError(f"device {name!r} cannot be used: {first_line(error)}") from None
     return device
 
 

@@ -1,13 +1,13 @@
 """The guard of example-free runs: while it stands, nobody gets the gradient of an input.
 
-An adversarial example is an input moved along a gradient of a loss. To make one with automatic
-differentiation, the input has to take part in it, and this is what the guard refuses: at the attacks of this
-package, at the door of the guarded models, and at `torch.autograd.grad`.
+An adversarial example is an input moved along a gradient of a loss. To make one, the input has to take part
+in automatic differentiation, and this is what the guard refuses, at every place where it is asked for: at the
+attacks of this package, at the door of the guarded models, at `torch.autograd.grad` and at `requires_grad_`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
 from typing import Any
@@ -28,9 +28,8 @@ def example_free(*models: nn.Module) -> Iterator[None]:
     token = _standing.set(True)
     with ExitStack() as undo:
         undo.callback(_standing.reset, token)
-        plain = torch.autograd.grad
-        undo.callback(_install, plain)
-        _install(_parameters_only(plain))
+        undo.enter_context(_refusing(torch.autograd, "grad", _differentiated))
+        undo.enter_context(_refusing(Tensor, "requires_grad_", _made_to_track))
         for model in models:
             undo.callback(model.register_forward_pre_hook(_refuse_tracked, with_kwargs=True).remove)
         yield
@@ -51,18 +50,28 @@ def _refuse_tracked(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, 
             )
 
 
-def _install(grad: Any) -> None:
-    vars(torch.autograd)["grad"] = grad
+@contextmanager
+def _refusing(owner: Any, name: str, asked_for: Callable[..., Sequence[Any]]) -> Iterator[None]:
+    """While inside, `owner.name` raises when what its arguments ask a gradient for is not all parameters."""
+    plain = getattr(owner, name)
+
+    def guarded(*args: Any, **kwargs: Any) -> Any:
+        if not all(isinstance(value, nn.Parameter) for value in asked_for(*args, **kwargs)):
+            raise ExampleFreeViolation(
+                f"{name} was asked for the gradient of something that is not a parameter: this run is example-free"
+            )
+        return plain(*args, **kwargs)
+
+    setattr(owner, name, guarded)
+    try:
+        yield
+    finally:
+        setattr(owner, name, plain)
 
 
-def _parameters_only(grad: Any) -> Any:
-    def guarded(outputs: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
-        for value in [inputs] if isinstance(inputs, Tensor) else inputs:
-            if not isinstance(value, nn.Parameter):
-                raise ExampleFreeViolation(
-                    "torch.autograd.grad was asked for the gradient of something that is not a parameter: "
-                    "this run is example-free"
-                )
-        return grad(outputs, inputs, *args, **kwargs)
+def _differentiated(outputs: Any, inputs: Any, *args: Any, **kwargs: Any) -> Sequence[Any]:
+    return [inputs] if isinstance(inputs, Tensor) else inputs
 
-    return guarded
+
+def _made_to_track(tensor: Tensor, requires_grad: bool = True) -> Sequence[Any]:
+    return [tensor] if requires_grad else []

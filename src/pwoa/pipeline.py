@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from pwoa.data import Data, Images, load_data
+from pwoa.data import Data, load_data
 from pwoa.devices import choose_device, device_name
 from pwoa.errors import InputError
 from pwoa.evaluation import Scores, check_teacher, parse_attacks, robustness
@@ -69,9 +69,15 @@ def prune(
         progress.say(f"{run.path} is finished, nothing is left to do")
         model = load_run(run.path, copy.deepcopy(subject.teacher))
         return Result(model, run.path, run.read_json("result.json"), run.metrics())
-    student, training = _train(subject, run, force, progress)
-    summary = training | _evaluate(student, subject, teacher_scores, progress)
-    run.finish(summary)
+    progress.say(_announcement(subject, run))
+    try:
+        student, training = _train(subject, run, force, progress)
+        summary = training | _evaluate(student, subject, teacher_scores, progress)
+        run.finish(summary)
+    except KeyboardInterrupt:
+        progress.close()
+        progress.say(f"stopped; give the folder {run.path} again to resume" if run.started else "nothing was written")
+        raise
     return Result(student, run.path, summary, run.metrics())
 
 
@@ -116,6 +122,15 @@ def _prepare(
     return _Subject(recipe, loaded, teacher, material, device, fingerprint(teacher))
 
 
+def _announcement(subject: _Subject, run: Run) -> str:
+    recipe = subject.recipe
+    return (
+        f"{recipe.method}: {recipe.teacher.architecture} on {recipe.data.name}, rate {recipe.sparsity.rate:g}, "
+        f"{recipe.search.epochs} + {recipe.finetune.epochs} epochs on {len(subject.material.train):,} images, "
+        f"{device_name(subject.device)}\nrun folder: {run.path}"
+    )
+
+
 def _choose_run(folder: str | Path | None, subject: _Subject) -> Run:
     """The given folder; else the first under runs/ with a telling name that is free or holds this very run."""
     if folder is not None:
@@ -133,13 +148,13 @@ def _choose_run(folder: str | Path | None, subject: _Subject) -> Run:
 def _train(subject: _Subject, run: Run, force: bool, progress: Progress) -> tuple[nn.Module, dict[str, Any]]:
     """The pruned student, saved in the run folder, and what is to be said of its training."""
     recipe, material = subject.recipe, subject.material
-    student = copy.deepcopy(subject.teacher).requires_grad_(True).to(memory_format=torch.channels_last)
+    student = copy.deepcopy(subject.teacher).requires_grad_(True)
+    student.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     method = find_method(recipe.method)(student, subject.teacher, material, recipe)
     if run.started:
-        progress.say(f"resuming {run.path}")
+        progress.say("resuming")
     else:
-        held_out = Images(*(values[material.validation] for values in (material.images.pixels, material.images.labels)))
-        checked = check_teacher(subject.teacher, held_out, recipe, force)
+        checked = check_teacher(subject.teacher, material.held_out(), recipe, force, material.classes)
         robust = ", ".join(f"{name} {value:.1f} %" for name, value in checked.items() if name != "images")
         progress.say(f"teacher on {checked['images']} validation images: {robust}")
         run.begin(recipe, {"fingerprint": subject.fingerprint, **checked})
@@ -149,7 +164,7 @@ def _train(subject: _Subject, run: Run, force: bool, progress: Progress) -> tupl
         if method.example_free:
             guard.enter_context(example_free(student, subject.teacher))
         engine.train()
-    student = student.eval().requires_grad_(False).to(memory_format=torch.contiguous_format)
+    student.eval().requires_grad_(False).to(memory_format=torch.contiguous_format)  # type: ignore[call-overload]
     sparsity = [{**asdict(row), "rate": row.rate} for row in count(student)]
     about = describe_model(student, subject.data.classes, subject.data.train.pixels.shape[1])
     threat = asdict(recipe.threat)
@@ -181,6 +196,7 @@ def _evaluate(
             images,
             recipe.threat,
             parse_attacks(recipe.evaluation.attacks),
+            classes=subject.data.classes,
             batch=recipe.evaluation.batch,
             seed=recipe.training.seed,
             advance=progress.advance,

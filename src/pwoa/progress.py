@@ -16,6 +16,9 @@ class Progress:
     def advance(self, units: int = 1) -> None:
         """So many more units are done."""
 
+    def reach(self, task: str, done: int, total: int) -> None:
+        """The task (a new one, if its name is new) has come to `done` of `total` units."""
+
     def epoch(self, line: Mapping[str, Any], epochs: int) -> None:
         """An epoch ended with this line of metrics."""
 
@@ -64,6 +67,11 @@ class ConsoleProgress(Progress):
         elif now - self._spoke > 30 and self._done < self._total:  # a sign of life in a log
             self._spoke = now
             self.say(f"{self._name}: {self._done}/{self._total}")
+
+    def reach(self, task: str, done: int, total: int) -> None:
+        if task != self._name:
+            self.start(task, total, done)
+        self.advance(done - self._done)
 
     def epoch(self, line: Mapping[str, Any], epochs: int) -> None:
         self.say(

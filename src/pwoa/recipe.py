@@ -52,9 +52,16 @@ class TeacherRecipe:
 class Threat:
     """The attacker: every image within `radius` of the natural one in `norm`, and inside [0, 1]."""
 
-    norm: str = _choice("linf", "linf")
-    radius: float = _number(8 / 255, low=0, high=1)
-    step: float = _number(2 / 255, low=0, high=1)
+    norm: str = _choice("linf", "linf", "l2")
+    radius: float = 8 / 255
+    step: float = 2 / 255
+
+    def __post_init__(self) -> None:
+        # Past these bounds the ball holds every image: 1 in linf; 1000 in l2 (as 1000×1000 grey pixels, 0 to 1).
+        high = {"linf": 1.0, "l2": 1000.0}.get(self.norm, math.inf)
+        for name, value in (("radius", self.radius), ("step", self.step)):
+            if not 0 <= value <= high:
+                raise InputError(f"threat.{name} = {value}; allowed: from 0 to {high:g} in {self.norm}")
 
 
 @dataclass(frozen=True)
@@ -151,10 +158,13 @@ class Recipe:
         for path, value in pairs:
             section, dot, key = path.partition(".")
             if dot:
-                tree.setdefault(section, {})[key] = value
+                if not isinstance(tree.setdefault(section, {}), dict):
+                    raise InputError(f"settings: {section!r} is a section; give {section}.KEY a value")
+                tree[section][key] = value
             else:
                 tree[section] = value
-        return _replace(self, tree, where="settings", prefix="")
+        changed: Recipe = _replace(self, tree, where="settings", prefix="")
+        return changed
 
     def differences(self, other: Recipe) -> list[str]:
         """The settings, as `section.key`, in which two recipes differ."""
@@ -177,7 +187,7 @@ def load_recipe(source: str | Path | Recipe | None = None) -> Recipe:
     if str(source) in presets():
         text = (resources.files("pwoa") / "presets" / f"{source}.toml").read_text(encoding="utf-8")
     elif Path(source).is_file():
-        text = Path(source).read_text(encoding="utf-8")
+        text = _read(Path(source))
     else:
         raise InputError(
             f"no recipe {str(source)!r}: neither a file nor a preset ({_suggestion(str(source), presets())})"
@@ -186,7 +196,15 @@ def load_recipe(source: str | Path | Recipe | None = None) -> Recipe:
         tree = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise InputError(f"{source}: not valid TOML: {error}") from None
-    return _replace(Recipe(), tree, where=str(source), prefix="")
+    recipe: Recipe = _replace(Recipe(), tree, where=str(source), prefix="")
+    return recipe
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path}: not valid TOML: {error}") from None
 
 
 def recipe_for(data: str) -> Recipe:
@@ -212,7 +230,7 @@ def to_toml(recipe: Recipe) -> str:
     lines: list[str] = []
     section = ""
     for path, value in flat(recipe).items():
-        head, dot, key = path.rpartition(".")
+        head, _, key = path.rpartition(".")
         if head != section:
             lines += ["", f"[{head}]"]
             section = head
@@ -223,7 +241,9 @@ def to_toml(recipe: Recipe) -> str:
 def _toml_value(value: Any) -> str:
     if isinstance(value, tuple):
         return "[" + ", ".join(_toml_value(item) for item in value) + "]"
-    return json.dumps(value, ensure_ascii=False) if isinstance(value, str) else repr(value)
+    if isinstance(value, str):
+        return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")  # DEL, which JSON lets pass
+    return repr(value)
 
 
 def _parse_setting(text: str) -> tuple[str, Any]:
@@ -253,7 +273,10 @@ def _replace(target: Any, tree: Mapping[str, Any], where: str, prefix: str) -> A
             changes[key] = _replace(current, value, where, prefix=f"{path}.")
         else:
             changes[key] = _check(_convert(value, types[key], path, where), fields[key].metadata, path, where)
-    return dataclasses.replace(target, **changes)
+    try:
+        return dataclasses.replace(target, **changes)
+    except InputError as error:  # from a section that checks its values against each other
+        raise InputError(f"{where}: {error}") from None
 
 
 def _convert(value: Any, kind: Any, path: str, where: str) -> Any:
@@ -280,7 +303,7 @@ def _convert(value: Any, kind: Any, path: str, where: str) -> Any:
 def _check(value: Any, allowed: Mapping[str, Any], path: str, where: str) -> Any:
     if "options" in allowed and value not in allowed["options"]:
         raise InputError(f"{where}: {path} = {value!r}; allowed: {', '.join(allowed['options'])}")
-    if "low" in allowed and not allowed["low"] <= value <= allowed["high"]:
+    if "low" in allowed and not (math.isfinite(value) and allowed["low"] <= value <= allowed["high"]):
         low, high = allowed["low"], allowed["high"]
         span = f"at least {low:g}" if math.isinf(high) else f"from {low:g} to {high:g}"
         raise InputError(f"{where}: {path} = {value}; allowed: {span}")

@@ -107,7 +107,10 @@ class Run:
 
     def save_model(self, model: nn.Module, about: Mapping[str, Any]) -> None:
         """model.safetensors, and what it is in model.json."""
-        tensors = {name: value.detach().cpu().clone(memory_format=torch.contiguous_format) for name, value in model.state_dict().items()}
+        tensors = {
+            name: value.detach().cpu().clone(memory_format=torch.contiguous_format)
+            for name, value in model.state_dict().items()
+        }
         self._write("model.safetensors", lambda file: file.write(save_safetensors(tensors)))
         self.write_json("model.json", about)
 
@@ -157,7 +160,11 @@ def describe_model(model: nn.Module, classes: int, channels: int) -> dict[str, A
         "architecture": architecture_name(model),
         "classes": classes,
         "channels": channels,
-        "versions": {"pwoa": pwoa.__version__, "torch": torch.__version__, "python": platform.python_version()},
+        "versions": {
+            "pwoa": pwoa.__version__,
+            "torch": torch.__version__,
+            "python": platform.python_version(),
+        },
     }
 
 

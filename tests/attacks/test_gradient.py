@@ -55,9 +55,7 @@ def worst_case(model: nn.Sequential, x: Tensor, labels: Tensor, radius: float) -
 @attacks
 @few
 @given(seed=st.integers(0, 1000), radius=st.sampled_from([0.0, 0.02, 0.1, 0.15]))
-def test_on_a_linear_model_the_worst_case_is_reached_exactly(
-    attack: Attack, seed: int, radius: float
-) -> None:
+def test_on_a_linear_model_the_worst_case_is_reached_exactly(attack: Attack, seed: int, radius: float) -> None:
     model, (x, labels) = linear(seed), images(seed=seed)
     threat = Threat(radius=radius, step=0.04)  # eight steps cross the ball
     assert torch.equal(attack(model, x, labels, threat), worst_case(model, x, labels, radius))
@@ -72,9 +70,7 @@ def test_pgd_with_too_few_steps_for_the_ball_does_not_reach_it() -> None:
 @attacks
 @few
 @given(seed=st.integers(0, 1000), radius=st.floats(0, 1), step=st.floats(0, 1))
-def test_the_result_stays_in_the_ball_and_in_the_box(
-    attack: Attack, seed: int, radius: float, step: float
-) -> None:
+def test_the_result_stays_in_the_ball_and_in_the_box(attack: Attack, seed: int, radius: float, step: float) -> None:
     model, (x, labels) = curved(seed), images(seed=seed)
     found = attack(model, x, labels, Threat(radius=radius, step=step))
     assert found.shape == x.shape
@@ -107,9 +103,7 @@ def test_the_attacks_hurt() -> None:
     labels = model(x).argmax(1)
     for loss in (cross_entropy, margin):
         with torch.no_grad():
-            before, after = (
-                loss(model(v), labels) for v in (x, pgd(model, x, labels, THREAT, 10, loss=loss))
-            )
+            before, after = (loss(model(v), labels) for v in (x, pgd(model, x, labels, THREAT, 10, loss=loss)))
         assert after > before
 
 

@@ -93,13 +93,9 @@ def tiny_idx() -> Tiny:
     train, test = random_split((1, 5, 4), 12, seed=0), random_split((1, 5, 4), 6, seed=1)
     layout = idx_layout("MNIST/raw")
     contents = [
-        content
-        for split in (train, test)
-        for content in (idx_bytes(split.pixels[:, 0]), idx_bytes(split.labels))
+        content for split in (train, test) for content in (idx_bytes(split.pixels[:, 0]), idx_bytes(split.labels))
     ]
-    offered = {
-        f"{name}.gz": gzip.compress(content) for name, content in zip(layout.files, contents, strict=True)
-    }
+    offered = {f"{name}.gz": gzip.compress(content) for name, content in zip(layout.files, contents, strict=True)}
     spec = Dataset(
         name="tiny-idx",
         shape=(1, 5, 4),
@@ -115,8 +111,7 @@ def tiny_idx() -> Tiny:
 
 def cifar_files(train: Split, test: Split) -> dict[str, Split]:
     parts = {
-        f"data_batch_{i + 1}": Split(train.pixels[2 * i : 2 * i + 2], train.labels[2 * i : 2 * i + 2])
-        for i in range(5)
+        f"data_batch_{i + 1}": Split(train.pixels[2 * i : 2 * i + 2], train.labels[2 * i : 2 * i + 2]) for i in range(5)
     }
     return parts | {"test_batch": test}
 
@@ -135,9 +130,7 @@ def cifar_python_files(train: Split, test: Split) -> dict[str, bytes]:
 @pytest.fixture
 def tiny_cifar() -> Tiny:
     train, test = random_split((3, 32, 32), 10, seed=2), random_split((3, 32, 32), 2, seed=3)
-    archive = tar_bytes(
-        {f"{CIFAR10_BINARY.folder}/{k}": v for k, v in cifar_binary_files(train, test).items()}
-    )
+    archive = tar_bytes({f"{CIFAR10_BINARY.folder}/{k}": v for k, v in cifar_binary_files(train, test).items()})
     spec = Dataset(
         name="tiny-cifar",
         shape=(3, 32, 32),

@@ -72,9 +72,7 @@ def test_pickled_batches_of_python3(protocol: int, order: Any) -> None:
 
 
 def test_cifar100_takes_fine_labels() -> None:
-    content = pickle.dumps(
-        {"data": ROWS, "coarse_labels": [0, 0, 0, 0], "fine_labels": [99, 1, 2, 3]}, protocol=4
-    )
+    content = pickle.dumps({"data": ROWS, "coarse_labels": [0, 0, 0, 0], "fine_labels": [99, 1, 2, 3]}, protocol=4)
     assert read_cifar100_python(blobs(content), SHAPE, 4).labels.tolist() == [99, 1, 2, 3]
 
 

@@ -45,9 +45,7 @@ def test_its_licence_is_there() -> None:
 
 def test_importing_the_data_room_imports_no_pillow() -> None:
     code = "import sys, pwoa.data; sys.exit('PIL' in sys.modules)"
-    assert (
-        subprocess.run([sys.executable, "-c", code], env={"PYTHONPATH": ":".join(sys.path)}).returncode == 0
-    )
+    assert subprocess.run([sys.executable, "-c", code], env={"PYTHONPATH": ":".join(sys.path)}).returncode == 0
 
 
 def test_every_published_set_can_be_verified() -> None:

@@ -62,9 +62,7 @@ def test_cifar_in_a_given_folder(
 def test_a_given_folder_is_the_only_place(tiny_idx: Any, tmp_path: Path, write_files: Write) -> None:
     write_files(cache_folder(tiny_idx.spec), tiny_idx.offered)
     given = write_files(tmp_path / "given", dict(list(tiny_idx.offered.items())[:3]))
-    with pytest.raises(
-        InputError, match=r"given does not hold tiny-idx: found no t10k-labels-idx1-ubyte there"
-    ):
+    with pytest.raises(InputError, match=r"given does not hold tiny-idx: found no t10k-labels-idx1-ubyte there"):
         load(tiny_idx.spec, given)
     with pytest.raises(InputError, match="nowhere is not a folder"):
         load(tiny_idx.spec, tmp_path / "nowhere")
@@ -87,16 +85,12 @@ def test_where_the_cache_is(tiny_idx: Any, tmp_path: Path, monkeypatch: pytest.M
 
 
 @pytest.mark.parametrize(("file", "split"), [("train-images", "train"), ("t10k-labels", "test")])
-def test_one_changed_byte_is_noticed(
-    tiny_idx: Any, tmp_path: Path, write_files: Write, file: str, split: str
-) -> None:
+def test_one_changed_byte_is_noticed(tiny_idx: Any, tmp_path: Path, write_files: Write, file: str, split: str) -> None:
     files = plain(tiny_idx.offered)
     name = next(name for name in files if name.startswith(file))
     files[name] = files[name][:-1] + bytes([files[name][-1] ^ 1])
     write_files(tmp_path / "given", files)
-    with pytest.raises(
-        InputError, match=f"given is not tiny-idx as published: the {split} split has SHA-256"
-    ):
+    with pytest.raises(InputError, match=f"given is not tiny-idx as published: the {split} split has SHA-256"):
         load(tiny_idx.spec, tmp_path / "given")
 
 
@@ -109,9 +103,7 @@ def test_labels_outside_the_classes(tiny_idx: Any, tmp_path: Path, write_files: 
         check_labels(tiny_idx.spec, negative, "here")
 
 
-def test_without_digests_published_files_must_have_their_md5(
-    tiny_idx: Any, tmp_path: Path, write_files: Write
-) -> None:
+def test_without_digests_published_files_must_have_their_md5(tiny_idx: Any, tmp_path: Path, write_files: Write) -> None:
     spec = replace(tiny_idx.spec, digests=None)
     write_files(tmp_path / "given", tiny_idx.offered)
     assert_is(load(spec, tmp_path / "given"), tiny_idx)
@@ -122,9 +114,7 @@ def test_without_digests_published_files_must_have_their_md5(
         load(spec, tmp_path / "given")
 
 
-def test_of_two_forms_the_one_with_a_checksum_is_read(
-    tiny_idx: Any, tmp_path: Path, write_files: Write
-) -> None:
+def test_of_two_forms_the_one_with_a_checksum_is_read(tiny_idx: Any, tmp_path: Path, write_files: Write) -> None:
     damaged = {name: content[:-1] + b"!" for name, content in plain(tiny_idx.offered).items()}
     write_files(tmp_path / "given", tiny_idx.offered | damaged)
     assert_is(load(replace(tiny_idx.spec, digests=None), tmp_path / "given"), tiny_idx)
@@ -178,13 +168,9 @@ def test_embedded_data_needs_no_folder(tmp_path: Path) -> None:
         load_data("mnist-mini", folder=tmp_path)
 
 
-@pytest.mark.parametrize(
-    ("name", "near"), [("cifar-10", "cifar10"), ("MNIST", "mnist"), ("fashion", "fashion-mnist")]
-)
+@pytest.mark.parametrize(("name", "near"), [("cifar-10", "cifar10"), ("MNIST", "mnist"), ("fashion", "fashion-mnist")])
 def test_unknown_name_gives_the_nearest_and_the_list(name: str, near: str) -> None:
-    with pytest.raises(
-        InputError, match=f"{name}.*did you mean '{near}'.*mnist, fashion-mnist, cifar10, cifar100"
-    ):
+    with pytest.raises(InputError, match=f"{name}.*did you mean '{near}'.*mnist, fashion-mnist, cifar10, cifar100"):
         load_data(name)
     with pytest.raises(InputError, match="known are"):
         find("imagenet-21k-of-mine")

@@ -20,9 +20,7 @@ THREAT = Threat(radius=0.1, step=0.02)
 
 def images(n: int = 60, classes: int = 2, seed: int = 0) -> Images:
     generator = torch.Generator().manual_seed(seed)
-    return Images(
-        torch.rand(n, 1, 3, 3, generator=generator), torch.randint(classes, (n,), generator=generator)
-    )
+    return Images(torch.rand(n, 1, 3, 3, generator=generator), torch.randint(classes, (n,), generator=generator))
 
 
 def seeded(seed: int, *layers: Any) -> nn.Sequential:
@@ -51,9 +49,7 @@ def accuracy_at_worst(model: nn.Sequential, data: Images, radius: float) -> floa
 
 
 @settings(deadline=None, max_examples=15)
-@given(
-    seed=st.integers(0, 1000), radius=st.sampled_from([0.0, 0.03, 0.1]), batch=st.sampled_from([7, 60, 500])
-)
+@given(seed=st.integers(0, 1000), radius=st.sampled_from([0.0, 0.03, 0.1]), batch=st.sampled_from([7, 60, 500]))
 def test_a_linear_model_has_the_accuracy_of_the_closed_form(seed: int, radius: float, batch: int) -> None:
     model, data = linear(seed), images(seed=seed)
     scores = robustness(model, data, Threat(radius=radius, step=0.02), STANDARD, batch=batch)
@@ -164,13 +160,9 @@ def test_names_of_attacks(given: str | Sequence[str], expected: tuple[str, ...])
     assert parse_attacks(given) == expected
 
 
-@pytest.mark.parametrize(
-    "name", ["pgd", "pgd0", "PGD20", "cw-7", "cw0", "autoattack", "pgd10 pgd20", "", "pgd1e1"]
-)
+@pytest.mark.parametrize("name", ["pgd", "pgd0", "PGD20", "cw-7", "cw0", "autoattack", "pgd10 pgd20", "", "pgd1e1"])
 def test_unknown_attacks_are_refused_by_name(name: str) -> None:
-    with pytest.raises(
-        InputError, match=f"unknown attack '{name}'; known: standard, natural, fgsm, pgdN, cw"
-    ):
+    with pytest.raises(InputError, match=f"unknown attack '{name}'; known: standard, natural, fgsm, pgdN, cw"):
         parse_attacks(["natural", name])
     with pytest.raises(InputError, match=f"unknown attack '{name}'"):
         parse_attacks(f"natural,{name}")
@@ -188,9 +180,7 @@ def test_evaluate_measures_the_first_test_images() -> None:
     assert model.training
 
 
-@pytest.mark.parametrize(
-    "others", [lambda z: (z, torch.zeros(len(z), 9)), lambda z: {"logits": z, "features": z}]
-)
+@pytest.mark.parametrize("others", [lambda z: (z, torch.zeros(len(z), 9)), lambda z: {"logits": z, "features": z}])
 def test_evaluate_takes_models_that_return_more_than_logits(others: Any) -> None:
     class More(nn.Module):
         def __init__(self) -> None:

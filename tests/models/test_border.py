@@ -130,9 +130,7 @@ def test_a_model_for_other_images_is_refused_in_one_line(model: nn.Module) -> No
 
 @pytest.mark.parametrize("training", [True, False])
 def test_it_looks_at_the_model_in_eval_mode_and_leaves_it_as_it_was(training: bool) -> None:
-    model = nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2), nn.Flatten(), nn.Linear(2, 4)).train(
-        training
-    )
+    model = nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2), nn.Flatten(), nn.Linear(2, 4)).train(training)
     before = {name: value.clone() for name, value in model.state_dict().items()}
     check_model(model, X, 4)
     assert [module.training for module in model.modules()] == [training] * 5

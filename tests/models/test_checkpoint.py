@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from pwoa.data import Data, Images
 from pwoa.errors import InputError
-from pwoa.models import fingerprint, load_model, load_state, read_state
+from pwoa.models import build, fingerprint, load_model, load_state, read_state
 
 fuzz = settings(deadline=None, max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
@@ -79,9 +79,7 @@ def test_safetensors(tmp_path: Path) -> None:
 def test_other_precisions_become_float32_and_counters_stay(tmp_path: Path, dtype: torch.dtype) -> None:
     lower = {key: value.to(dtype) if value.is_floating_point() else value for key, value in STATE.items()}
     found = read_state(saved(tmp_path / "a.pt", lower))
-    assert_same(
-        found, {key: value.float() if value.is_floating_point() else value for key, value in lower.items()}
-    )
+    assert_same(found, {key: value.float() if value.is_floating_point() else value for key, value in lower.items()})
     assert found["0.weight"].dtype == torch.float32
     assert found["1.num_batches_tracked"].dtype == torch.int64
 
@@ -92,6 +90,12 @@ def test_a_network_of_ones_own_whose_only_part_is_called_like_a_wrapper(tmp_path
     own, other = nn.ModuleDict({name: network()}), nn.ModuleDict({name: network()})
     load_state(other, read_state(saved(tmp_path / "a.pt", own.state_dict())), "a.pt")
     assert_same(dict(other.state_dict()), own.state_dict())
+
+
+def test_the_embedded_checkpoint_is_a_lenet() -> None:
+    state = read_state("embedded")
+    assert {value.dtype for value in state.values()} == {torch.float32}
+    load_state(build("lenet", 10, 1), state, "embedded")
 
 
 def test_no_such_file(tmp_path: Path) -> None:
@@ -246,9 +250,7 @@ WITHOUT = {key: value for key, value in STATE.items() if key != "3.bias"}
     ],
     ids=["missing", "unexpected", "shape", "both", "another architecture", "nan", "inf"],
 )
-def test_weights_that_do_not_fit_are_refused_and_the_model_is_untouched(
-    state: dict[str, Tensor], message: str
-) -> None:
+def test_weights_that_do_not_fit_are_refused_and_the_model_is_untouched(state: dict[str, Tensor], message: str) -> None:
     model = network()
     before = {key: value.clone() for key, value in model.state_dict().items()}
     with pytest.raises(InputError, match=message) as caught:

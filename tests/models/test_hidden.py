@@ -39,9 +39,7 @@ def test_known_architectures_say_them_themselves() -> None:
 
 
 @pytest.mark.parametrize(("model", "size"), [(LeNet(), (1, 28, 28)), (ResNet18(), (3, 32, 32))])
-def test_the_declared_points_exist_and_follow_the_order_of_execution(
-    model: nn.Module, size: tuple[int, ...]
-) -> None:
+def test_the_declared_points_exist_and_follow_the_order_of_execution(model: nn.Module, size: tuple[int, ...]) -> None:
     points = hidden_points(model, X)
     with recording(model.eval(), points) as found, torch.no_grad():
         model(torch.rand(2, *size))

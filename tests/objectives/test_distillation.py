@@ -34,9 +34,7 @@ def direct(student: Tensor, teacher: Tensor, tau: float) -> float:
 @given(st.integers(0, 10_000), st.sampled_from([0.5, 1.0, 4.0, 30.0]))
 def test_it_is_the_formula_student_first(seed: int, tau: float) -> None:
     student, teacher = logits(seed), logits(seed + 1)
-    assert float(distillation(student, teacher, tau)) == pytest.approx(
-        direct(student, teacher, tau), rel=1e-9
-    )
+    assert float(distillation(student, teacher, tau)) == pytest.approx(direct(student, teacher, tau), rel=1e-9)
     in_float32 = float(distillation(student.float(), teacher.float(), tau))
     assert in_float32 == pytest.approx(direct(student, teacher, tau), rel=1e-3)
 

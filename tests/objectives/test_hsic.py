@@ -65,9 +65,7 @@ def two_sided(a: Tensor, b: Tensor) -> float:
     return published(h @ a @ h, h @ b @ h)
 
 
-def direct(
-    x: Tensor, labels: Tensor, hidden: list[Tensor], normalised: bool
-) -> tuple[list[float], list[float]]:
+def direct(x: Tensor, labels: Tensor, hidden: list[Tensor], normalised: bool) -> tuple[list[float], list[float]]:
     estimator = published if normalised else plain
     kernels = [gaussian_kernel(z) for z in hidden]
     from_x, from_y = gaussian_kernel(x), label_kernel(labels)
@@ -88,9 +86,7 @@ def test_it_is_the_formula(normalised: bool, n: int, seed: int) -> None:
 def test_one_sided_and_two_sided_centring_agree() -> None:
     x, labels, hidden = sample(10)
     for other in (gaussian_kernel(hidden[0]), label_kernel(labels)):
-        assert published(gaussian_kernel(x), other) == pytest.approx(
-            two_sided(gaussian_kernel(x), other), rel=1e-7
-        )
+        assert published(gaussian_kernel(x), other) == pytest.approx(two_sided(gaussian_kernel(x), other), rel=1e-7)
 
 
 def test_normalised_is_the_default() -> None:

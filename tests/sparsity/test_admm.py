@@ -33,9 +33,7 @@ def constrained_minimum(a: Tensor, d: Tensor, kept: int) -> tuple[float, tuple[i
 
 def diagonal() -> tuple[Tensor, Tensor]:
     """A weight small in value and large in effect: the magnitudes of `a` choose the wrong support."""
-    return torch.tensor([1.0, 0.6, -0.7, 0.2, -0.1]).double(), torch.diag(
-        torch.tensor([0.5, 4, 0.5, 1, 1])
-    ).double()
+    return torch.tensor([1.0, 0.6, -0.7, 0.2, -0.1]).double(), torch.diag(torch.tensor([0.5, 4, 0.5, 1, 1])).double()
 
 
 def correlated() -> tuple[Tensor, Tensor]:

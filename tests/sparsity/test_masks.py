@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
+
+import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -61,14 +64,24 @@ def test_weights_without_gradient_are_passed_over() -> None:
     assert int(torch.count_nonzero(net[3].weight.grad)) <= KEPT["3.weight"]
 
 
-def test_zeros_stay_zero_through_momentum_weight_decay_and_averaging() -> None:
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9, weight_decay=0.01),
+        lambda p: torch.optim.Adam(p, weight_decay=0.01),
+    ],
+    ids=["sgd", "adam"],
+)
+def test_zeros_stay_zero_through_momentum_weight_decay_and_averaging(
+    make: Callable[[Iterable[Tensor]], torch.optim.Optimizer],
+) -> None:
     net = network()
     masks = Masks(prunable(net), KEPT, "unstructured")
     masks.choose()
     pruned = zeros(net)
     kept_before = net[3].weight.detach().clone()
     average = Average(net, 0.9)
-    optimizer = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9, weight_decay=0.01)
+    optimizer = make(net.parameters())
     for _ in range(12):
         optimizer.zero_grad()
         F.cross_entropy(net(batch()[0]), batch()[1]).backward()

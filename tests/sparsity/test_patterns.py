@@ -40,9 +40,7 @@ def test_the_projection_is_the_nearest_point(weight: Tensor, data: st.DataObject
     projected = project(weight, kept)
     assert projected.shape == weight.shape
     assert int(torch.count_nonzero(projected)) <= kept
-    assert float((projected - weight).square().sum()) == pytest.approx(
-        nearest_distance(weight, kept), abs=1e-12
-    )
+    assert float((projected - weight).square().sum()) == pytest.approx(nearest_distance(weight, kept), abs=1e-12)
 
 
 @few

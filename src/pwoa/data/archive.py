@@ -28,9 +28,7 @@ def read_members(archive: Path, folder: str, names: Iterable[str]) -> dict[str, 
                     break
     except (tarfile.TarError, EOFError, zlib.error, OSError) as error:
         size = archive.stat().st_size
-        raise InputError(
-            f"{archive} is truncated or damaged: {size} bytes found ({error}); fetch it again"
-        ) from None
+        raise InputError(f"{archive} is truncated or damaged: {size} bytes found ({error}); fetch it again") from None
     missing = sorted(wanted.keys() - {f"{folder}/{name}" for name in found})
     if missing:
         raise InputError(f"{archive} does not hold {', '.join(missing)}")

@@ -40,9 +40,7 @@ def _images(part: Any, where: str) -> Images:
     pixels = _as_pixels(_tensor(part[0], f"{where} images"), f"{where} images")
     labels = _as_labels(_tensor(part[1], f"{where} labels"), f"{where} labels")
     if len(pixels) != len(labels):
-        raise InputError(
-            f"{where} has {len(pixels)} images and {len(labels)} labels: give one label an image"
-        )
+        raise InputError(f"{where} has {len(pixels)} images and {len(labels)} labels: give one label an image")
     return Images(pixels, labels)
 
 
@@ -84,9 +82,7 @@ def _sample(sample: Any, where: str) -> tuple[Tensor, Tensor]:
 def _from_pillow(image: Any, where: str) -> np.ndarray[Any, Any]:
     """A PIL image as [C, H, W]; told by its interface, so that Pillow need not be imported."""
     if not hasattr(image, "__array_interface__"):
-        raise InputError(
-            f"{where} has an image of type {type(image).__name__}: give a tensor, array or PIL image"
-        )
+        raise InputError(f"{where} has an image of type {type(image).__name__}: give a tensor, array or PIL image")
     pixels = np.asarray(image)
     return pixels.transpose(2, 0, 1) if pixels.ndim == 3 else pixels[None]
 
@@ -119,9 +115,7 @@ def _check_pixel_shape(pixels: Tensor, where: str) -> None:
     if not pixels.numel():
         raise InputError(f"{where} are empty, of shape {_shape(pixels)}: give at least one image")
     if pixels.shape[1] not in USUAL_CHANNELS and pixels.shape[3] in USUAL_CHANNELS:
-        raise InputError(
-            f"{where} have shape {_shape(pixels)}, which looks like [N, H, W, C]: put the channels second"
-        )
+        raise InputError(f"{where} have shape {_shape(pixels)}, which looks like [N, H, W, C]: put the channels second")
 
 
 def _check_range(pixels: Tensor, where: str) -> None:

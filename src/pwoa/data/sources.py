@@ -57,8 +57,7 @@ def get(name: str, progress: Progress | None = None, table: Mapping[str, Dataset
 def status(table: Mapping[str, Dataset] = DATASETS) -> list[Status]:
     """What each data set is and whether it is here; files are looked for, not read."""
     return [
-        Status(spec.name, spec.shape, *spec.sizes, spec.classes, spec.embedded, _where(spec))
-        for spec in table.values()
+        Status(spec.name, spec.shape, *spec.sizes, spec.classes, spec.embedded, _where(spec)) for spec in table.values()
     ]
 
 

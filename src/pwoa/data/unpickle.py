@@ -87,7 +87,5 @@ def unpickle(blob: Blob) -> object:
     except Exception as error:  # a damaged pickle can fail in any way
         if isinstance(error, EOFError) or "truncated" in str(error):
             found = len(blob.content)
-            raise InputError(
-                f"{blob.name} is truncated: the pickle goes on after the {found} bytes found"
-            ) from None
+            raise InputError(f"{blob.name} is truncated: the pickle goes on after the {found} bytes found") from None
         raise InputError(f"{blob.name} is not a CIFAR batch: {error}") from None

@@ -47,6 +47,7 @@ def evaluate(
     test = loaded.test.first(images or len(loaded.test)).to(where)
     check_model(model, test.batch(torch.arange(min(2, len(test)), device=where))[0], loaded.classes)
     progress.start("evaluating", len(test))
-    scores = robustness(model, test, threat, chosen, batch=batch, seed=seed, advance=progress.advance)
+    options: dict[str, Any] = {"batch": batch, "seed": seed, "advance": progress.advance}
+    scores = robustness(model, test, threat, chosen, classes=loaded.classes, **options)
     progress.close()
     return scores

@@ -16,11 +16,13 @@ IMAGES = 500
 ATTACK = "pgd10"
 
 
-def check_teacher(teacher: nn.Module, validation: Images, recipe: Recipe, force: bool) -> dict[str, Any]:
+def check_teacher(
+    teacher: nn.Module, validation: Images, recipe: Recipe, force: bool = False, classes: int | None = None
+) -> dict[str, Any]:
     """Natural and short-PGD accuracy on validation images; an error below `teacher.minimum`, unless forced."""
     images = validation.first(IMAGES)
     threat = dataclasses.replace(recipe.threat, step=recipe.threat.radius / 4)  # ten steps must cross the ball
-    scores = robustness(teacher, images, threat, ("natural", ATTACK), seed=recipe.training.seed)
+    scores = robustness(teacher, images, threat, ("natural", ATTACK), classes=classes, seed=recipe.training.seed)
     minimum = recipe.teacher.minimum
     if scores[ATTACK] < minimum and not force:
         raise InputError(

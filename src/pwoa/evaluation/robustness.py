@@ -14,7 +14,7 @@ from pwoa.attacks import cross_entropy, fgsm, margin, pgd, random_start
 from pwoa.attacks.gradient import AttackLoss
 from pwoa.data import Images
 from pwoa.errors import InputError
-from pwoa.models import LogitModel, as_logits
+from pwoa.models import LogitModel, as_logits, evaluating
 from pwoa.recipe import Threat
 
 STANDARD = ("natural", "fgsm", "pgd10", "pgd20", "cw")
@@ -56,23 +56,25 @@ def robustness(
     threat: Threat,
     attacks: Sequence[str] = STANDARD,
     *,
+    classes: int | None = None,
     batch: int = 500,
     seed: int = 0,
     advance: Callable[[int], None] = lambda images: None,
 ) -> Scores:
-    """Measure the model, in eval mode and float32, on all of `images`; `advance` is told of images done."""
+    """Measure the model, in eval mode and float32, on all of `images`; `advance` is told of images done.
+
+    `classes` is needed for a model that returns several things, to tell which are its logits.
+    """
     start = time.perf_counter()
-    was_training = model.training
-    model.eval()
-    logits = as_logits(model)
+    logits = as_logits(model, classes)
     right = dict.fromkeys(attacks, 0)
-    for first in range(0, len(images), batch):
-        index = torch.arange(first, min(first + batch, len(images)), device=images.pixels.device)
-        verdicts = _attack_batch(logits, *images.batch(index), threat, attacks, seed + first)
-        for name, correct in verdicts.items():
-            right[name] += int(correct.sum())
-        advance(len(index))
-    model.train(was_training)
+    with evaluating(model):
+        for first in range(0, len(images), batch):
+            index = torch.arange(first, min(first + batch, len(images)), device=images.pixels.device)
+            verdicts = _attack_batch(logits, *images.batch(index), threat, attacks, seed + first)
+            for name, correct in verdicts.items():
+                right[name] += int(correct.sum())
+            advance(len(index))
     accuracy = {name: 100 * right[name] / len(images) for name in attacks}
     return Scores(accuracy, len(images), time.perf_counter() - start)
 
@@ -83,6 +85,8 @@ def _attack_batch(
     """For each attack, which images of the batch are right naturally and under attack."""
     natural = _correct(model, x, labels)
     verdicts = {"natural": natural}
+    if not bool(natural.any()):
+        return dict.fromkeys(attacks, natural)
     x_right, labels_right = x[natural], labels[natural]
     if "fgsm" in attacks:
         verdicts["fgsm"] = _among(natural, _correct(model, fgsm(model, x_right, labels_right, threat), labels_right))
@@ -92,9 +96,7 @@ def _attack_batch(
         done = 0
         for steps, name in sorted((_steps(name), name) for name in attacks if _family(name) == family):
             # PGD has no memory: the longer attack goes on from the shorter one's last iterate.
-            adversarial = pgd(
-                model, x_right, labels_right, threat, steps - done, loss=loss, start=adversarial
-            )
+            adversarial = pgd(model, x_right, labels_right, threat, steps - done, loss=loss, start=adversarial)
             done = steps
             verdicts[name] = _among(natural, _correct(model, adversarial, labels_right))
     return {name: verdicts[name] for name in attacks}

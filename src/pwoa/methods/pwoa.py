@@ -38,7 +38,12 @@ class Pwoa:
         admm = Admm(weights, kept, pattern, search.rho, search.rho_growth, search.rho_limit)
         self.stages: list[Stage] = [
             Search(objective, admm, search),
-            Finetune(objective, Masks(weights, kept, pattern), recipe.finetune.epochs, recipe.finetune.learning_rate),
+            Finetune(
+                objective,
+                Masks(weights, kept, pattern),
+                recipe.finetune.epochs,
+                recipe.finetune.learning_rate,
+            ),
         ]
 
 
@@ -120,13 +125,17 @@ class Objective:
     """λ L_D + λx Σ HSIC(X, Z_l) − λy Σ HSIC(Y, Z_l) + λ_ce L_CE; terms of weight 0 are not computed."""
 
     def __init__(
-        self, student: nn.Module, teacher: Callable[[Batch], Tensor], material: Material, recipe: ObjectiveRecipe
+        self,
+        student: nn.Module,
+        teacher: Callable[[Batch], Tensor],
+        material: Material,
+        recipe: ObjectiveRecipe,
     ) -> None:
         self.weights = Weights(recipe.distillation, recipe.hsic_x, recipe.hsic_y, recipe.classification)
         if not any(asdict(self.weights).values()):
             raise InputError("all weights of the objective are 0; there is nothing to minimise")
         self._student = student
-        self._logits = as_logits(student)
+        self._logits = as_logits(student, material.classes)
         self._teacher = teacher
         self._recipe = recipe
         self._points: tuple[str, ...] = ()
@@ -141,9 +150,7 @@ class Objective:
         parts: dict[str, Tensor] = {}
         total = logits.new_zeros((), dtype=torch.float32)
         if weights.distillation:
-            parts["distillation"] = distillation(
-                logits.float(), self._teacher(batch).float(), self._recipe.temperature
-            )
+            parts["distillation"] = distillation(logits.float(), self._teacher(batch).float(), self._recipe.temperature)
             total = total + weights.distillation * parts["distillation"]
         if self._points:
             layers = [hidden[point] for point in self._points]
@@ -172,7 +179,7 @@ class Objective:
 
 def teacher_logits(teacher: nn.Module, material: Material) -> Callable[[Batch], Tensor]:
     """What the teacher says of a batch, without a graph; looked up where images are never augmented."""
-    logits = as_logits(teacher)
+    logits = as_logits(teacher, material.classes)
     if material.augment != "none":
         return torch.no_grad()(lambda batch: logits(batch.x))
     table: list[Tensor] = []
@@ -181,7 +188,7 @@ def teacher_logits(teacher: nn.Module, material: Material) -> Callable[[Batch], 
     def look_up(batch: Batch) -> Tensor:
         if not table:
             positions = torch.arange(len(material.images), device=material.images.pixels.device)
-            table.append(torch.cat([logits(material.images.batch(part)[0]) for part in positions.split(CHUNK)]))
+            table.append(torch.cat([logits(material.images.batch(part)[0]) for part in torch.split(positions, CHUNK)]))
         return table[0][batch.index]
 
     return look_up

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from pwoa.data import Data
-from pwoa.models.border import LogitModel, as_logits, check_model
+from pwoa.models.border import LogitModel, as_logits, check_model, evaluating
 from pwoa.models.checkpoint import fingerprint, load_state, read_state
 from pwoa.models.hidden import hidden_points, recording
 from pwoa.models.registry import ARCHITECTURES, architecture_name, build
@@ -20,6 +20,7 @@ __all__ = [
     "as_logits",
     "build",
     "check_model",
+    "evaluating",
     "fingerprint",
     "hidden_points",
     "load_model",

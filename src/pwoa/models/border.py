@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from pwoa.errors import InputError
+from pwoa.errors import InputError, first_line
 
 LogitModel = Callable[[Tensor], Tensor]
 """What attacks and objectives see: images in, one row of logits an image out."""
@@ -24,23 +25,37 @@ def as_logits(model: Callable[[Tensor], Any], classes: int | None = None) -> Log
     return logits
 
 
+@contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """While inside, the model is in eval mode; afterwards each of its modules is in the mode it was in."""
+    modes = [(module, module.training) for module in model.modules()]
+    model.eval()
+    try:
+        yield
+    finally:
+        for module, training in modes:
+            module.training = training
+
+
 def check_model(model: nn.Module, x: Tensor, classes: int) -> None:
     """Refuse a model that is not a classifier with logits for `classes` classes on images like `x`."""
     for name, value in model.state_dict().items():
         if value.is_floating_point() and not bool(torch.isfinite(value).all()):
             raise InputError(f"the model holds NaN or infinite weights in {name}")
-    was_training = model.training
-    model.eval()
     try:
-        with torch.no_grad():
+        with evaluating(model), torch.no_grad():
             logits = as_logits(model, classes)(x)
-    except RuntimeError as error:
+    except InputError:
+        raise
+    except Exception as error:  # a user's own forward can raise anything
         shape = "×".join(map(str, x.shape[1:]))
-        raise InputError(f"the model cannot take images of {shape}: {str(error).splitlines()[0]}") from None
-    finally:
-        model.train(was_training)
-    if logits.shape != (len(x), classes):
-        raise InputError(f"the model gives {logits.shape[-1]} classes, the data has {classes}")
+        raise InputError(f"the model cannot take images of {shape}: {first_line(error)}") from None
+    if logits.dim() != 2 or len(logits) != len(x):
+        raise InputError(
+            f"the model gives a tensor of shape {tuple(logits.shape)} for {len(x)} images, not a row of logits an image"
+        )
+    if logits.shape[1] != classes:
+        raise InputError(f"the model gives {logits.shape[1]} classes, the data has {classes}")
     if bool((logits >= 0).all()) and bool(((logits.sum(1) - 1).abs() < 1e-3).all()):
         raise InputError("the model outputs probabilities; let it return logits (drop its last softmax)")
     if bool((logits <= 1e-6).all()) and bool(((logits.exp().sum(1) - 1).abs() < 1e-3).all()):

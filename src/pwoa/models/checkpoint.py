@@ -14,7 +14,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load as load_safetensors
 from torch import Tensor, nn
 
-from pwoa.errors import InputError
+from pwoa.errors import InputError, first_line
 
 CONTAINERS = ("state_dict", "model_state_dict", "model", "net")
 PREFIXES = ("module.", "model.")
@@ -32,7 +32,7 @@ def read_state(path: str | Path) -> dict[str, Tensor]:
     for name in CONTAINERS:
         if isinstance(content, Mapping) and isinstance(content.get(name), Mapping):
             content = content[name]
-    if not isinstance(content, Mapping) or not content or not all(isinstance(v, Tensor) for v in content.values()):
+    if not _is_state(content):
         raise InputError(
             f"{path} holds no state dict (found {_describe(content)}); save it with torch.save(model.state_dict(), …)"
         )
@@ -46,6 +46,9 @@ def read_state(path: str | Path) -> dict[str, Tensor]:
 def load_state(model: nn.Module, state: Mapping[str, Tensor], source: str) -> None:
     """Put every tensor of `state` into the model; anything missing, left over or of other shape is an error."""
     own = model.state_dict()
+    for prefix in PREFIXES:  # a wrapper's prefix that `read_state` took off may be the model's own
+        if all(key.startswith(prefix) for key in own) and not any(key.startswith(prefix) for key in state):
+            state = {prefix + key: value for key, value in state.items()}
     problems = []
     if missing := [key for key in own if key not in state]:
         problems.append(f"missing {_some(missing)}")
@@ -88,8 +91,16 @@ def _read_torch(path: Path) -> Any:
                 "at all); convert it where you trust it: torch.save(model.state_dict(), …)"
             ) from None
         raise InputError(f"{path} is not a checkpoint: {error}") from None
-    except (RuntimeError, EOFError, ValueError, KeyError, AttributeError, IndexError) as error:
-        raise InputError(f"{path} is not a checkpoint: {str(error).splitlines()[0]}") from None
+    except Exception as error:  # torch raises anything on a damaged file
+        raise InputError(f"{path} is not a checkpoint: {first_line(error)}") from None
+
+
+def _is_state(content: Any) -> bool:
+    return (
+        isinstance(content, Mapping)
+        and len(content) > 0
+        and all(isinstance(key, str) and isinstance(value, Tensor) for key, value in content.items())
+    )
 
 
 def _float32(state: Mapping[str, Tensor]) -> dict[str, Tensor]:

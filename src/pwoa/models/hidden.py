@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from pwoa.errors import InputError
+from pwoa.models.border import evaluating
 from pwoa.sparsity.layers import LAYER_TYPES
 
 
@@ -57,9 +58,6 @@ def recording(model: nn.Module, points: Sequence[str]) -> Iterator[dict[str, Ten
 
 @torch.no_grad()
 def _execution_order(model: nn.Module, x: Tensor, names: list[str]) -> list[str]:
-    was_training = model.training
-    model.eval()
-    with recording(model, names) as found:
+    with evaluating(model), recording(model, names) as found:
         model(x)
-    model.train(was_training)
     return list(found)

@@ -17,9 +17,7 @@ class BasicBlock(nn.Module):
         self.bn2 = nn.BatchNorm2d(width)
         self.shortcut = nn.Sequential()
         if stride != 1 or inputs != width:
-            self.shortcut = nn.Sequential(
-                nn.Conv2d(inputs, width, 1, stride, bias=False), nn.BatchNorm2d(width)
-            )
+            self.shortcut = nn.Sequential(nn.Conv2d(inputs, width, 1, stride, bias=False), nn.BatchNorm2d(width))
 
     def forward(self, x: Tensor) -> Tensor:
         hidden = F.relu(self.bn1(self.conv1(x)))

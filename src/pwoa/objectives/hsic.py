@@ -41,14 +41,14 @@ def bottleneck(x: Tensor, labels: Tensor, hidden: Sequence[Tensor], normalised: 
     groups = len(x) // size
 
     def grouped(value: Tensor) -> Tensor:
-        return value[: groups * size].flatten(1).unflatten(0, (groups, size))
+        return value[: groups * size].reshape(groups, size, -1)
 
     with torch.autocast(x.device.type, enabled=False):
         inputs = gaussian(grouped(x))
-        targets = same(labels[: groups * size].unflatten(0, (groups, size))).to(inputs.dtype)
+        targets = same(labels[: groups * size].view(groups, size)).to(inputs.dtype)
         layers = torch.stack([gaussian(grouped(z)) for z in hidden])  # [L, groups, size, size]
         given = _prepare(torch.stack([inputs, targets]), normalised)
-        scale = 1.0 if normalised else (size - 1) ** -2
+        scale = 1.0 if normalised else max(size - 1, 1) ** -2
         dependence = scale * torch.einsum("lgij,kgij->klg", _prepare(layers, normalised), given).mean(-1)
     return Bottleneck(*dependence.unbind(0))
 
@@ -90,4 +90,5 @@ def normalise(centred: Tensor) -> Tensor:
     shifted = centred + ridge * identity
     with torch.no_grad():
         inverse = torch.linalg.inv_ex(shifted).inverse
-    return identity - ridge * (2 * inverse - inverse @ shifted @ inverse)
+    refined: Tensor = 2 * inverse - inverse @ shifted @ inverse
+    return identity - ridge * refined

@@ -46,10 +46,12 @@ class Admm:
     @torch.no_grad()
     def add_gradient(self) -> None:
         """∇θ += ρ (θ − Z + U), with the residual of the last `penalty`."""
+        gradients = []
         for weight in self._weights:
             if weight.grad is None:
                 weight.grad = torch.zeros_like(weight)
-        torch._foreach_add_([weight.grad for weight in self._weights], self._residual, alpha=self.rho)
+            gradients.append(weight.grad)
+        torch._foreach_add_(gradients, self._residual, alpha=self.rho)
 
     @torch.no_grad()
     def update(self) -> None:
@@ -61,9 +63,7 @@ class Admm:
 
     def _project(self) -> None:
         shifted = torch._foreach_add([weight.detach() for weight in self._weights], self._dual)
-        self._auxiliary = [
-            project(value, kept, self._pattern) for value, kept in zip(shifted, self._kept, strict=True)
-        ]
+        self._auxiliary = [project(value, kept, self._pattern) for value, kept in zip(shifted, self._kept, strict=True)]
 
     def state_dict(self) -> dict[str, Any]:
         return {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from fractions import Fraction
 
 from pwoa.errors import InputError
 
@@ -15,9 +16,10 @@ def uniform(sizes: Mapping[str, int], rate: float) -> dict[str, int]:
     """
     if rate < 1:
         raise InputError(f"rate {rate:g} is below 1; rate 4 keeps a quarter of the weights")
-    shares = {name: size / rate for name, size in sizes.items()}
+    exact = Fraction(str(rate))  # in floats 11/1.1 + 88/1.1 > 99/1.1
+    shares = {name: size / exact for name, size in sizes.items()}
     kept = {name: math.floor(share) for name, share in shares.items()}
-    left_over = math.floor(sum(sizes.values()) / rate) - sum(kept.values())
+    left_over = math.floor(sum(sizes.values()) / exact) - sum(kept.values())
     by_remainder = sorted(sizes, key=lambda name: kept[name] - shares[name])
     for name in by_remainder[:left_over]:
         kept[name] += 1

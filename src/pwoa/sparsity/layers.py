@@ -17,7 +17,10 @@ def prunable(model: nn.Module) -> dict[str, nn.Parameter]:
     found: dict[int, tuple[str, nn.Parameter]] = {}
     for name, module in model.named_modules():
         if isinstance(module, LAYER_TYPES):
-            found.setdefault(id(module.weight), (f"{name}.weight" if name else "weight", module.weight))
+            weight = module.weight
+            if not isinstance(weight, nn.Parameter):
+                raise InputError(f"the weight of layer {name} is computed (a parametrization?), so it cannot be pruned")
+            found.setdefault(id(weight), (f"{name}.weight" if name else "weight", weight))
     if not found:
         raise InputError(f"{type(model).__name__} has no convolution or linear layer to prune")
     return dict(found.values())
@@ -39,9 +42,7 @@ class Count:
 
 def count(model: nn.Module) -> list[Count]:
     """The sparsity as counted in the weights themselves: one entry a prunable layer, then `total`."""
-    rows = [
-        Count(name, weight.numel(), int(torch.count_nonzero(weight))) for name, weight in prunable(model).items()
-    ]
+    rows = [Count(name, weight.numel(), int(torch.count_nonzero(weight))) for name, weight in prunable(model).items()]
     return [*rows, Count("total", sum(row.total for row in rows), sum(row.kept for row in rows))]
 
 

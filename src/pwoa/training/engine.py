@@ -31,6 +31,7 @@ class Material:
     images: Images
     train: Tensor
     validation: Tensor
+    classes: int
     augment: str = "none"
 
     @classmethod
@@ -39,7 +40,12 @@ class Material:
         train, validation = data.split(recipe.data.validation, recipe.training.seed)
         if recipe.training.batch > len(train):
             raise InputError(f"a batch of {recipe.training.batch} is larger than the {len(train)} training images")
-        return cls(data.train.to(device), train.to(device), validation.to(device), recipe.data.augment)
+        images = data.train.to(device)
+        return cls(images, train.to(device), validation.to(device), data.classes, recipe.data.augment)
+
+    def held_out(self) -> Images:
+        """The images of the validation part."""
+        return Images(self.images.pixels[self.validation], self.images.labels[self.validation])
 
 
 class Engine:
@@ -127,9 +133,7 @@ class Engine:
         torch.manual_seed(seed)
         generator = torch.Generator(self.device).manual_seed(seed)
         size = self.recipe.batch
-        order = self.material.train[
-            torch.randperm(len(self.material.train), generator=generator, device=self.device)
-        ]
+        order = self.material.train[torch.randperm(len(self.material.train), generator=generator, device=self.device)]
         augment = AUGMENTATIONS[self.material.augment]
         meter = Meter()
         stage.before_epoch(epoch)
@@ -154,7 +158,7 @@ class Engine:
     def _validate(self, stage: Stage) -> dict[str, float]:
         self.model.eval()
         meter = Meter()
-        for index in self.material.validation.split(self.recipe.batch):
+        for index in torch.split(self.material.validation, self.recipe.batch):
             x, y = self.material.images.batch(index)
             meter.add(self._loss(stage, Batch(x, y, index)), y)
         return meter.means()
@@ -167,7 +171,11 @@ class Engine:
     def _optimizer(self, stage: Stage) -> torch.optim.Optimizer:
         recipe = self.recipe
         parameters = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
-        shared: dict[str, Any] = {"lr": stage.learning_rate, "weight_decay": recipe.weight_decay, "foreach": True}
+        shared: dict[str, Any] = {
+            "lr": stage.learning_rate,
+            "weight_decay": recipe.weight_decay,
+            "foreach": True,
+        }
         if recipe.optimizer == "adam":
             return torch.optim.Adam(parameters, betas=(recipe.momentum, 0.999), **shared)
         return torch.optim.SGD(parameters, momentum=recipe.momentum, **shared)

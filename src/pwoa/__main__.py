@@ -1,0 +1,5 @@
+"""`python -m pwoa` is `pwoa`."""
+
+from pwoa.cli import main
+
+main()

@@ -1,0 +1,271 @@
+"""The command line: verbs only. Parse, call the library, print. torch is imported by the verb that needs it."""
+
+from __future__ import annotations
+
+import functools
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any, ParamSpec, TypeVar
+
+import typer
+
+from pwoa import __version__
+from pwoa.errors import InputError
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+app = typer.Typer(
+    help="Prune adversarially robust networks without adversarial examples.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+data_app = typer.Typer(help="Data sets: what is here, and get one.", no_args_is_help=True)
+app.add_typer(data_app, name="data")
+
+RecipeOption = Annotated[
+    str, typer.Option("--recipe", help="A preset (mnist, cifar10, cifar100, demo) or a TOML file.")
+]
+SetOption = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="SECTION.KEY=VALUE", help="Change a setting of the recipe."),
+]
+OutOption = Annotated[Path | None, typer.Option("--out", help="The run folder; the same one again resumes.")]
+DataOption = Annotated[str | None, typer.Option("--data", help="A data set's name or a folder of images.")]
+FolderOption = Annotated[Path | None, typer.Option("--folder", help="Where the data set's official files are.")]
+ArchOption = Annotated[str | None, typer.Option("--arch", help="The architecture of the checkpoint.")]
+DeviceOption = Annotated[str, typer.Option("--device", help="auto, cpu, cuda, cuda:1, …")]
+
+
+def main() -> None:
+    """The console script."""
+    app()
+
+
+def friendly(verb: Callable[P, T]) -> Callable[P, T]:
+    """A user's mistake is one line and exit code 2; Ctrl-C is exit code 130."""
+
+    @functools.wraps(verb)
+    def wrapped(*args: P.args, **kwargs: P.kwargs) -> T:
+        try:
+            return verb(*args, **kwargs)
+        except InputError as error:
+            print(f"error: {error}", file=sys.stderr)
+            raise typer.Exit(2) from None
+        except KeyboardInterrupt:
+            print("interrupted", file=sys.stderr)
+            raise typer.Exit(130) from None
+
+    return wrapped
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        print(f"pwoa {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def about(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
+) -> None:
+    """Prune adversarially robust networks without adversarial examples."""
+
+
+@app.command()
+@friendly
+def prune(
+    recipe: RecipeOption = "demo",
+    rate: Annotated[float | None, typer.Option(help="Unpruned size over pruned size: 4 keeps a quarter.")] = None,
+    data: DataOption = None,
+    folder: FolderOption = None,
+    arch: ArchOption = None,
+    checkpoint: Annotated[Path | None, typer.Option(help="The robust teacher's weights.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Of the splits, the batches and the attacks.")] = None,
+    device: DeviceOption = "auto",
+    out: OutOption = None,
+    force: Annotated[bool, typer.Option("--force", help="Prune even a teacher that is not robust.")] = False,
+    settings: SetOption = None,
+) -> None:
+    """Prune a robust model with natural examples only.
+
+    Without arguments: the embedded robust LeNet, 4× smaller, on the embedded part of MNIST.
+
+    Example: [bold]pwoa prune --recipe cifar10 --checkpoint trades.pt --rate 8 --out runs/mine[/bold]
+    """
+    from pwoa.recipe import load_recipe
+
+    given = {
+        "sparsity.rate": rate,
+        "data.name": data,
+        "data.folder": folder and str(folder),
+        "teacher.architecture": arch,
+        "teacher.checkpoint": checkpoint and str(checkpoint),
+        "training.seed": seed,
+    }
+    plan = load_recipe(recipe).with_settings(settings or [])
+    plan = plan.with_settings({key: value for key, value in given.items() if value is not None})
+    if device != "auto":
+        plan = plan.with_settings({"training.device": device})
+
+    from pwoa import pipeline
+    from pwoa.progress import ConsoleProgress
+
+    result = pipeline.prune(recipe=plan, folder=out, force=force, progress=ConsoleProgress())
+    summary = result.summary
+    rows = {"teacher": summary["teacher"], f"pruned {summary['rate']:.4g}×": summary["pruned"]}
+    threat = f"{plan.threat.norm} {plan.threat.radius:.4g}"
+    _print_table(rows, f"Accuracy in % on {summary['images']:,} test images, {threat}")
+    _print_sparsity(summary["sparsity"])
+    print(f"run folder: {result.folder}")
+
+
+@app.command()
+@friendly
+def evaluate(
+    model: Annotated[Path, typer.Argument(help="A run folder, or a checkpoint (with --arch and --data).")],
+    arch: ArchOption = None,
+    data: DataOption = None,
+    folder: FolderOption = None,
+    attacks: Annotated[str, typer.Option(help="standard, or a list: natural,fgsm,pgd20,cw")] = "standard",
+    n: Annotated[int, typer.Option(help="How many test images, from the first; 0 is all.")] = 0,
+    radius: Annotated[str | None, typer.Option(help="The attacker's radius, as 0.3 or 8/255.")] = None,
+    seed: Annotated[int, typer.Option(help="Of the attacks' random starts.")] = 0,
+    device: DeviceOption = "auto",
+    out: Annotated[Path | None, typer.Option("--out", help="Write the scores to this JSON file.")] = None,
+) -> None:
+    """Measure a model's natural and robust accuracy.
+
+    Example: [bold]pwoa evaluate runs/demo/pwoa --attacks natural,pgd20 --n 500[/bold]
+    """
+    from pwoa.recipe import load_recipe, recipe_for
+
+    is_run = (model / "recipe.toml").is_file()
+    if not is_run and (arch is None or data is None):
+        missing = "is not a run folder; " if model.is_dir() else ""
+        raise InputError(f"{model} {missing}to evaluate a checkpoint give --arch NAME and --data NAME")
+    recipe = load_recipe(model / "recipe.toml") if is_run and data is None else recipe_for(str(data))
+    if radius is not None:
+        recipe = recipe.with_settings([f"threat.radius={radius}"])
+
+    from pwoa import evaluation
+    from pwoa.data import load_data
+    from pwoa.models import load_model
+    from pwoa.progress import ConsoleProgress
+    from pwoa.run import load_run
+
+    where = folder or (recipe.data.folder if data is None else None) or None
+    images = load_data(data or recipe.data.name, folder=where)
+    network = load_run(model) if is_run else load_model(str(arch), model, images)
+    scores = evaluation.evaluate(
+        network,
+        images,
+        attacks=attacks,
+        threat=recipe.threat,
+        images=n,
+        seed=seed,
+        device=device,
+        progress=ConsoleProgress(),
+    )
+    threat = f"{recipe.threat.norm} {recipe.threat.radius:.4g}"
+    _print_table({str(model): scores.accuracy}, f"Accuracy in % on {scores.images:,} test images, {threat}")
+    if out is not None:
+        _write(out, {"model": str(model), **scores.accuracy, "images": scores.images, "seconds": scores.seconds})
+
+
+@app.command()
+@friendly
+def demo(
+    out: Annotated[Path, typer.Option("--out", help="The folder of the demo's runs.")] = Path("runs/demo"),
+) -> None:
+    """See the paper's claim happen: prune a robust LeNet naively and by PwoA, in minutes on a CPU."""
+    from pwoa import demo as library
+    from pwoa.progress import ConsoleProgress
+    from pwoa.report.plots import accuracy_bars
+
+    print(
+        "A LeNet trained to resist attacks on MNIST (l∞ radius 0.3) becomes 4× smaller, without adversarial examples."
+    )
+    result = library.demo(out, progress=ConsoleProgress())
+    rows = {
+        "teacher (dense)": result["teacher"],
+        "naive pruning": result["naive"],
+        "PwoA": result["pwoa"],
+    }
+    title = f"Accuracy in % on {result['images']:,} test images, l∞ 0.3, rate {result['rate']:.4g}"
+    _print_table(rows, title)
+    try:
+        accuracy_bars(rows, title, out / "robustness.png")
+        print(f"plot: {out / 'robustness.png'}")
+    except InputError as error:
+        print(error)
+    print(f"run folder: {out}  ({result['seconds']:.0f} s)")
+
+
+@data_app.command("list")
+@friendly
+def data_list() -> None:
+    """The known data sets, and where they are."""
+    from rich.table import Table
+
+    from pwoa.data.sources import status
+
+    table = Table()
+    for column in ("name", "images", "train", "test", "classes", "where"):
+        table.add_column(column)
+    for row in status():
+        where = "embedded" if row.embedded else str(row.where or "not here: pwoa data get " + row.name)
+        shape = "×".join(map(str, row.shape))
+        table.add_row(row.name, shape, f"{row.train:,}", f"{row.test:,}", str(row.classes), where)
+    _console().print(table)
+
+
+@data_app.command("get")
+@friendly
+def data_get(name: Annotated[str, typer.Argument(help="mnist, fashion-mnist, cifar10 or cifar100")]) -> None:
+    """Download a data set into the cache, verified; a broken download goes on where it stopped."""
+    from pwoa.data.sources import get
+    from pwoa.progress import ConsoleProgress
+
+    progress = ConsoleProgress()
+    where = get(name, progress.reach)
+    progress.close()
+    print(f"{name}: {where}")
+
+
+def _console() -> Any:
+    from rich.console import Console
+
+    return Console(highlight=False)
+
+
+def _print_table(rows: dict[str, dict[str, float]], title: str) -> None:
+    from pwoa.report.table import accuracy_table
+
+    print()
+    _console().print(accuracy_table(rows, title))
+
+
+def _print_sparsity(rows: list[dict[str, Any]]) -> None:
+    from rich.table import Table
+
+    table = Table()
+    for column in ("layer", "weights", "kept", "rate"):
+        table.add_column(column, justify="left" if column == "layer" else "right")
+    for row in rows:
+        table.add_row(row["layer"], f"{row['total']:,}", f"{row['kept']:,}", f"{row['rate']:.4g}×")
+    _console().print(table)
+
+
+def _write(path: Path, value: Any) -> None:
+    try:
+        path.write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8")
+    except OSError as error:
+        raise InputError(f"cannot write {path}: {error.strerror}") from None
