@@ -1,0 +1,145 @@
+"""The run folder: atomic, refuses what is not its own, gives the model back."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from pwoa import load_run
+from pwoa.errors import InputError
+from pwoa.models import build
+from pwoa.recipe import Recipe
+from pwoa.run import Run, describe_model
+
+Make = Callable[..., Recipe]
+
+
+@pytest.fixture
+def run(tmp_path: Path, quick: Make) -> Run:
+    run = Run(tmp_path / "run")
+    run.begin(quick(), {"fingerprint": "abc"})
+    return run
+
+
+def test_the_same_run_is_let_in_and_another_is_not(run: Run, quick: Make) -> None:
+    run.check(quick(), "abc")
+    assert run.holds(quick(), "abc")
+    with pytest.raises(InputError, match="another sparsity.rate"):
+        run.check(quick(sparsity__rate=8.0), "abc")
+    with pytest.raises(InputError, match="another teacher"):
+        run.check(quick(), "def")
+    assert not run.holds(quick(sparsity__rate=8.0), "abc")
+    assert not run.holds(quick(), "def")
+
+
+def test_a_folder_with_other_things_in_it_is_refused(tmp_path: Path, quick: Make) -> None:
+    (tmp_path / "thesis.txt").write_text("precious")
+    with pytest.raises(InputError, match="is not a run folder"):
+        Run(tmp_path).check(quick(), "abc")
+    with pytest.raises(InputError, match="is not a run folder"):
+        Run(tmp_path / "thesis.txt").check(quick(), "abc")
+
+
+def test_a_folder_that_cannot_be_written_is_refused_before_anything_is_made(
+    tmp_path: Path, quick: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "access", lambda path, mode: False)  # root may write anywhere
+    with pytest.raises(InputError, match="cannot write to"):
+        Run(tmp_path / "new" / "run").check(quick(), "abc")
+    assert not (tmp_path / "new").exists()
+
+
+def test_a_file_in_the_way_of_the_folder_is_one_line(tmp_path: Path, quick: Make) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InputError, match="cannot write to .*Not a directory"):
+        Run(tmp_path / "file" / "run").begin(quick(), {})
+
+
+def test_a_full_disk_leaves_the_old_file_and_no_other(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    run.write_json("result.json", {"old": 1})
+    before = sorted(os.listdir(run.path))
+
+    def full(descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(InputError, match="No space left on device"):
+        run.write_json("result.json", {"new": 2})
+    assert run.read_json("result.json") == {"old": 1}
+    assert sorted(os.listdir(run.path)) == before
+
+
+def test_an_interrupted_write_leaves_nothing(run: Run) -> None:
+    def interrupted(file: Any) -> None:
+        file.write(b"half")
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run._write("model.json", interrupted)
+    assert sorted(os.listdir(run.path)) == ["recipe.toml", "teacher.json"]
+
+
+def test_metrics_are_cut_back_to_the_checkpoint(run: Run) -> None:
+    for epoch in range(3):
+        run.log({"epoch": epoch})
+    run.save_checkpoint({"lines": 2})
+    assert run.load_checkpoint() == {"lines": 2}
+    assert [line["epoch"] for line in run.metrics()] == [0, 1]
+
+
+def test_metrics_without_a_checkpoint_start_anew(run: Run) -> None:
+    run.log({"epoch": 0})
+    assert run.load_checkpoint() is None
+    assert run.metrics() == []
+
+
+def test_a_checkpoint_with_code_in_it_is_not_run(run: Run) -> None:
+    class Bomb:
+        def __reduce__(self) -> Any:
+            return (os.mkdir, (str(run.path / "boom"),))
+
+    (run.path / "checkpoint").mkdir()
+    torch.save({"lines": 0, "bomb": Bomb()}, run.path / "checkpoint" / "state.pt")
+    with pytest.raises(Exception, match="(?i)weights.only"):
+        run.load_checkpoint()
+    assert not (run.path / "boom").exists()
+
+
+def test_finishing_drops_the_checkpoint(run: Run) -> None:
+    run.save_checkpoint({"lines": 0})
+    run.finish({"rate": 4})
+    assert run.finished
+    assert not (run.path / "checkpoint").exists()
+
+
+def test_a_registered_model_comes_back(run: Run) -> None:
+    model = build("lenet", 10, 1)
+    run.save_model(model, describe_model(model, 10, 1))
+    loaded = load_run(run.path)
+    assert not loaded.training
+    assert all(torch.equal(value, loaded.state_dict()[name]) for name, value in model.state_dict().items())
+
+
+def test_a_users_own_model_comes_back_into_a_fresh_one(run: Run, tiny_teacher: nn.Module) -> None:
+    run.save_model(tiny_teacher, describe_model(tiny_teacher, 3, 1))
+    about = json.loads((run.path / "model.json").read_text())
+    assert about["architecture"].endswith(":TinyNet")
+    with pytest.raises(InputError, match=r"TinyNet: call load_run\(folder, model=…\)"):
+        load_run(run.path)
+    loaded = load_run(run.path, type(tiny_teacher)())
+    assert all(torch.equal(value, loaded.state_dict()[name]) for name, value in tiny_teacher.state_dict().items())
+
+
+def test_what_is_no_finished_run_is_said(run: Run, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="has not finished yet"):
+        load_run(run.path)
+    with pytest.raises(InputError, match="is not a run folder"):
+        load_run(tmp_path / "nowhere")

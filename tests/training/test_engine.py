@@ -1,0 +1,198 @@
+"""The engine: the same bits twice, after any interruption; selection, averages, schedules."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from pwoa.data import Data
+from pwoa.errors import InputError
+from pwoa.progress import Progress
+from pwoa.recipe import Recipe
+from pwoa.run import Run
+from pwoa.training import Batch, Engine, Loss, Material, Stage
+
+
+class Classify(Stage):
+    """A toy method: one stage of plain classification that writes down what the engine does with it."""
+
+    def __init__(self, model: nn.Module, name: str = "classify", epochs: int = 2, learning_rate: float = 0.1) -> None:
+        self.name, self.epochs, self.learning_rate = name, epochs, learning_rate
+        self.model = model
+        self.calls: list[str] = []
+        self.validation: list[Mapping[str, float]] = []
+
+    def begin(self) -> None:
+        self.calls.append("begin")
+
+    def before_epoch(self, epoch: int) -> None:
+        self.calls.append(f"epoch {epoch}")
+
+    def loss(self, batch: Batch) -> Loss:
+        self.calls.append("loss" if self.model.training else "validate")
+        logits = self.model(batch.x)
+        loss = nn.functional.cross_entropy(logits, batch.y)
+        return Loss(loss, {"classification": loss}, logits)
+
+    def after_backward(self) -> None:
+        assert all(p.grad is not None for p in self.model.parameters())
+        self.calls.append("backward")
+
+    def after_step(self) -> None:
+        assert all(p.grad is None for p in self.model.parameters())
+        self.calls.append("step")
+
+    def after_epoch(self, epoch: int, validation: Mapping[str, float]) -> None:
+        self.validation.append(validation)
+
+
+def engine_for(
+    folder: Path, model: nn.Module, stages: list[Stage], data: Data, recipe: Recipe, progress: Progress | None = None
+) -> Engine:
+    run = Run(folder)
+    if not run.started:
+        run.begin(recipe, {"fingerprint": ""})
+    material = Material.of(data, recipe, torch.device("cpu"))
+    return Engine(model, stages, material, recipe.training, run, progress or Progress())
+
+
+Make = Callable[..., Recipe]
+
+
+def test_a_stage_is_called_in_order(tmp_path: Path, tiny_teacher: nn.Module, tiny_data: Data, quick: Make) -> None:
+    stage = Classify(tiny_teacher)
+    engine_for(tmp_path, tiny_teacher, [stage], tiny_data, quick(training__batch=36)).train()
+    epoch = ["loss", "backward", "step"] * 2 + ["validate"]
+    assert stage.calls == ["begin", "epoch 0", *epoch, "epoch 1", *epoch]
+    assert [set(parts) for parts in stage.validation] == [{"loss", "classification", "accuracy"}] * 2
+
+
+def test_the_learning_rate_follows_a_cosine(
+    tmp_path: Path, tiny_teacher: nn.Module, tiny_data: Data, quick: Make
+) -> None:
+    engine = engine_for(tmp_path, tiny_teacher, [Classify(tiny_teacher, epochs=4)], tiny_data, quick())
+    engine.train()
+    rates = [line["learning_rate"] for line in engine.run.metrics()]
+    assert rates == pytest.approx([0.05 * (1 + math.cos(math.pi * epoch / 4)) for epoch in range(4)])
+
+
+def test_the_epoch_with_the_lowest_validation_loss_of_the_last_stage_is_kept(
+    tmp_path: Path, tiny_teacher: nn.Module, tiny_data: Data, quick: Make
+) -> None:
+    """On labels that mean nothing: the loss on images not trained on goes up and down."""
+
+    class Nonsense(Classify):
+        def loss(self, batch: Batch) -> Loss:
+            return super().loss(Batch(batch.x, batch.index % 3, batch.index))
+
+    stages: list[Stage] = [Nonsense(tiny_teacher, "first"), Nonsense(tiny_teacher, "last", 6, learning_rate=0.2)]
+    engine = engine_for(tmp_path, tiny_teacher, stages, tiny_data, quick(training__average=0.0))
+    engine.train()
+    losses = [line["validation"]["loss"] for line in engine.run.metrics() if line["stage"] == "last"]
+    tiny_teacher.eval()
+    positions = engine.material.validation
+    with torch.no_grad():
+        kept = nn.functional.cross_entropy(tiny_teacher(engine.material.images.batch(positions)[0]), positions % 3).item()
+    assert kept == pytest.approx(min(losses), rel=1e-4)
+    assert kept < max(losses)
+    assert kept != pytest.approx(losses[-1], rel=1e-4), "this test needs another epoch than the last to be best"
+
+
+def test_averaged_weights_are_the_average_of_the_steps(
+    tmp_path: Path, tiny_teacher: nn.Module, tiny_data: Data, quick: Make
+) -> None:
+    """One epoch, decay 0.5: replayed by hand from the weights after each step."""
+    average = {name: value.clone() for name, value in tiny_teacher.state_dict().items()}
+
+    class Recorder(Classify):
+        def after_step(self) -> None:
+            for name, value in self.model.state_dict().items():
+                if value.is_floating_point():
+                    average[name].lerp_(value, 0.5)
+
+    recipe = quick(training__average=0.5)
+    engine_for(tmp_path, tiny_teacher, [Recorder(tiny_teacher, epochs=1)], tiny_data, recipe).train()
+    for name, value in tiny_teacher.state_dict().items():
+        if value.is_floating_point():
+            torch.testing.assert_close(value, average[name])
+
+
+def test_a_loss_that_is_not_finite_stops_the_run(
+    tmp_path: Path, tiny_teacher: nn.Module, tiny_data: Data, quick: Make
+) -> None:
+    engine = engine_for(tmp_path, tiny_teacher, [Classify(tiny_teacher, learning_rate=1e30)], tiny_data, quick())
+    with pytest.raises(InputError, match=r"not finite after epoch \d of classify; lower classify.learning_rate"):
+        engine.train()
+
+
+def test_a_batch_larger_than_the_data_is_refused(tiny_data: Data, quick: Make) -> None:
+    with pytest.raises(InputError, match="a batch of 73 is larger than the 72 training images"):
+        Material.of(tiny_data, quick(training__batch=73), torch.device("cpu"))
+
+
+def test_the_users_random_state_is_left_alone(
+    tmp_path: Path, tiny_teacher: nn.Module, tiny_data: Data, quick: Make
+) -> None:
+    torch.manual_seed(5)
+    expected = torch.rand(3)
+    torch.manual_seed(5)
+    engine_for(tmp_path, tiny_teacher, [Classify(tiny_teacher)], tiny_data, quick()).train()
+    assert torch.equal(torch.rand(3), expected)
+
+
+class Dropping(nn.Module):
+    """Uses the global generator, as users' models do."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.drop = nn.Dropout(0.5)
+        self.model = model
+
+    def forward(self, x: torch.Tensor) -> Any:
+        return self.model(self.drop(x))
+
+
+class KilledAt(Progress):
+    """Raises after so many steps, as a kill would stop the run there."""
+
+    def __init__(self, steps: int) -> None:
+        self.left = steps
+
+    def advance(self, units: int = 1) -> None:
+        self.left -= units
+        if self.left == 0:
+            raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+@pytest.mark.parametrize("steps", [1, 4, 5, 11, 15])
+def test_a_killed_training_ends_with_the_same_bits(
+    tmp_path: Path, tiny_teacher: nn.Module, tiny_data: Data, quick: Make, steps: int, optimizer: str
+) -> None:
+    recipe = quick(training__optimizer=optimizer)
+
+    def train(folder: Path, progress: Progress) -> dict[str, torch.Tensor]:
+        torch.manual_seed(1)  # the model's first weights; everything after must not depend on it
+        model = Dropping(nn.Sequential(nn.Flatten(), nn.Linear(36, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 3)))
+        stages: list[Stage] = [Classify(model, "one"), Classify(model, "two")]
+        torch.manual_seed(steps)
+        engine_for(folder, model, stages, tiny_data, recipe, progress).train()
+        return model.state_dict()
+
+    whole = train(tmp_path / "whole", Progress())
+    with pytest.raises(KeyboardInterrupt):
+        train(tmp_path / "killed", KilledAt(steps))
+    resumed = train(tmp_path / "killed", Progress())
+    assert all(torch.equal(resumed[name], whole[name]) for name in whole)
+    lines, expected = Run(tmp_path / "killed").metrics(), Run(tmp_path / "whole").metrics()
+    assert [drop_seconds(line) for line in lines] == [drop_seconds(line) for line in expected]
+
+
+def drop_seconds(line: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in line.items() if key != "seconds"}
