@@ -21,10 +21,16 @@ from pwoa.cli import app
 from pwoa.data import load_data
 from pwoa.models import build
 
-QUICK = (
-    "--set search.epochs=1 --set finetune.epochs=2 --set training.batch=50 --set data.validation=100 "
-    "--set evaluation.images=20 --set evaluation.attacks=natural,pgd2 --set training.checkpoint_seconds=0"
-).split()
+SETTINGS = (
+    "search.epochs=1",
+    "finetune.epochs=2",
+    "training.batch=50",
+    "training.checkpoint_seconds=0",
+    "data.validation=100",
+    "evaluation.images=20",
+    "evaluation.attacks=natural,pgd2",
+)
+QUICK = [word for setting in SETTINGS for word in ("--set", setting)]
 
 
 @pytest.fixture(scope="module")
@@ -161,7 +167,7 @@ def spoiled_checkpoint(kind: str, folder: Path) -> Path:
 )
 def test_a_bad_checkpoint_is_one_line_and_exit_code_2(tmp_path: Path, kind: str, message: str) -> None:
     path = spoiled_checkpoint(kind, tmp_path)
-    code, out, err = call("prune", "--checkpoint", path, "--out", tmp_path / "run")
+    code, _, err = call("prune", "--checkpoint", path, "--out", tmp_path / "run")
     assert code == 2
     assert re.search(message, err), err
     assert err.count("\n") == 1

@@ -290,7 +290,11 @@ class Bad:
         (None, {"data.validation": 96}, "cannot hold out 96"),
         (None, {"method": "pwao"}, "unknown method 'pwao'.*'pwoa'"),
         (None, {"objective.points": ["hiden"]}, "did you mean 'hidden'"),
-        (None, {"objective.distillation": 0.0, "objective.hsic_x": 0.0, "objective.hsic_y": 0.0}, "nothing to minimise"),
+        (
+            None,
+            {"objective.distillation": 0.0, "objective.hsic_x": 0.0, "objective.hsic_y": 0.0},
+            "nothing to minimise",
+        ),
         (None, {"training.device": "quantum"}, "device 'quantum' cannot be used"),
         (None, {"evaluation.attacks": ["pgd"]}, "unknown attack 'pgd'"),
     ],

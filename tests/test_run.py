@@ -32,7 +32,7 @@ def run(tmp_path: Path, quick: Make) -> Run:
 def test_the_same_run_is_let_in_and_another_is_not(run: Run, quick: Make) -> None:
     run.check(quick(), "abc")
     assert run.holds(quick(), "abc")
-    with pytest.raises(InputError, match="another sparsity.rate"):
+    with pytest.raises(InputError, match=r"another sparsity\.rate"):
         run.check(quick(sparsity__rate=8.0), "abc")
     with pytest.raises(InputError, match="another teacher"):
         run.check(quick(), "def")
@@ -59,7 +59,7 @@ def test_a_folder_that_cannot_be_written_is_refused_before_anything_is_made(
 
 def test_a_file_in_the_way_of_the_folder_is_one_line(tmp_path: Path, quick: Make) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(InputError, match="cannot write to .*Not a directory"):
+    with pytest.raises(InputError, match=r"cannot write to .*Not a directory"):
         Run(tmp_path / "file" / "run").begin(quick(), {})
 
 
@@ -108,7 +108,7 @@ def test_a_checkpoint_with_code_in_it_is_not_run(run: Run) -> None:
 
     (run.path / "checkpoint").mkdir()
     torch.save({"lines": 0, "bomb": Bomb()}, run.path / "checkpoint" / "state.pt")
-    with pytest.raises(Exception, match="(?i)weights.only"):
+    with pytest.raises(Exception, match=r"(?i)weights.only"):
         run.load_checkpoint()
     assert not (run.path / "boom").exists()
 

@@ -134,7 +134,7 @@ def evaluate(
     arch: ArchOption = None,
     data: DataOption = None,
     folder: FolderOption = None,
-    attacks: Annotated[str, typer.Option(help="standard, or a list: natural,fgsm,pgd20,cw")] = "standard",
+    attacks: Annotated[str, typer.Option(help="standard, or a list: natural,fgsm,pgd20,cw,autoattack")] = "standard",
     n: Annotated[int, typer.Option(help="How many test images, from the first; 0 is all.")] = 0,
     radius: Annotated[str | None, typer.Option(help="The attacker's radius, as 0.3 or 8/255.")] = None,
     seed: Annotated[int, typer.Option(help="Of the attacks' random starts.")] = 0,

@@ -17,7 +17,7 @@ from torch import nn
 from pwoa.data import Data, load_data
 from pwoa.devices import choose_device, device_name
 from pwoa.errors import InputError
-from pwoa.evaluation import Scores, check_teacher, parse_attacks, robustness
+from pwoa.evaluation import Scores, check_teacher, parse_attacks, robustness, work
 from pwoa.guard import example_free
 from pwoa.methods import find_method
 from pwoa.models import architecture_name, check_model, fingerprint, load_model
@@ -188,14 +188,15 @@ def _evaluate(
     start = time.perf_counter()
     test = subject.data.test
     images = test.first(recipe.evaluation.images or len(test))
+    attacks = parse_attacks(recipe.evaluation.attacks)
 
     def measure(name: str, model: nn.Module) -> Scores:
-        progress.start(f"evaluating the {name}", len(images))
+        progress.start(f"evaluating the {name}", work(len(images), attacks))
         return robustness(
             model,
             images,
             recipe.threat,
-            parse_attacks(recipe.evaluation.attacks),
+            attacks,
             classes=subject.data.classes,
             batch=recipe.evaluation.batch,
             seed=recipe.training.seed,

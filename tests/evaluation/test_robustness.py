@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from pwoa.attacks import margin, pgd, random_start
 from pwoa.data import Data, Images
 from pwoa.errors import InputError
-from pwoa.evaluation import STANDARD, evaluate, parse_attacks, robustness
+from pwoa.evaluation import STANDARD, evaluate, parse_attacks, robustness, work
 from pwoa.recipe import Threat
 
 THREAT = Threat(radius=0.1, step=0.02)
@@ -206,3 +206,26 @@ def test_evaluate_takes_models_that_return_more_than_logits(others: Any) -> None
 def test_evaluate_checks_what_it_is_given(model: nn.Module, attacks: str, message: str) -> None:
     with pytest.raises(InputError, match=message):
         evaluate(model, data_of(images()), attacks=attacks, threat=THREAT, device="cpu")
+
+
+def test_autoattack_and_its_components_can_be_asked_for() -> None:
+    """On a linear model of two classes the worst case is known: margin against radius times l1 norm."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Flatten(), nn.Linear(4, 2))
+    pixels = 0.3 + 0.4 * torch.rand(40, 1, 2, 2)
+    linear = cast(nn.Linear, model[1])
+    with torch.no_grad():
+        scores = linear(pixels.flatten(1))
+        labels = scores.argmax(1)
+        normal = linear.weight[0] - linear.weight[1]
+        margin = (scores[:, 0] - scores[:, 1]).abs()
+        radius = float(margin.median() / normal.abs().sum()) + 1e-4
+    expected = 100 * float((margin > radius * normal.abs().sum()).float().mean())
+    seen: list[int] = []
+    names = ("natural", "apgd-ce", "autoattack")
+    threat = Threat(radius=radius, step=radius / 4)
+    found = robustness(model, Images(pixels, labels), threat, names, batch=16, advance=seen.append)
+    assert list(found.accuracy) == list(names)
+    assert found["natural"] == 100
+    assert found["apgd-ce"] == found["autoattack"] == pytest.approx(expected)
+    assert sum(seen) == work(40, names) == 120

@@ -98,7 +98,9 @@ def test_the_epoch_with_the_lowest_validation_loss_of_the_last_stage_is_kept(
     tiny_teacher.eval()
     positions = engine.material.validation
     with torch.no_grad():
-        kept = nn.functional.cross_entropy(tiny_teacher(engine.material.images.batch(positions)[0]), positions % 3).item()
+        kept = nn.functional.cross_entropy(
+            tiny_teacher(engine.material.images.batch(positions)[0]), positions % 3
+        ).item()
     assert kept == pytest.approx(min(losses), rel=1e-4)
     assert kept < max(losses)
     assert kept != pytest.approx(losses[-1], rel=1e-4), "this test needs another epoch than the last to be best"

@@ -8,13 +8,18 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from pwoa.attacks.ball import project, random_start
+from pwoa.attacks.ball import Ball, per_image, steepest
+from pwoa.attacks.losses import lead
+from pwoa.attacks.rounds import is_broken
 from pwoa.guard import refuse_attack
 from pwoa.models.border import LogitModel
 from pwoa.recipe import Threat
 
 AttackLoss = Callable[[Tensor, Tensor], Tensor]
 """(logits, labels) → the sum over images of what the attacker wants large."""
+
+PGD_STEPS = 40
+CW_STEPS = 30
 
 
 def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
@@ -24,15 +29,20 @@ def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
 
 def margin(logits: Tensor, labels: Tensor) -> Tensor:
     """The CW loss: the largest other logit minus that of the true class."""
-    true = logits.gather(1, labels[:, None])
-    other = logits.scatter(1, labels[:, None], -torch.inf).amax(1, keepdim=True)
-    return (other - true).sum()
+    return -lead(logits, labels).sum()
 
 
-def fgsm(model: LogitModel, x: Tensor, labels: Tensor, threat: Threat) -> Tensor:
-    """One step of the whole radius from the natural image."""
+def fgsm(
+    model: LogitModel,
+    x: Tensor,
+    labels: Tensor,
+    threat: Threat,
+    *,
+    generator: torch.Generator | None = None,
+) -> Tensor:
+    """One step of the whole radius from the natural image. Nothing is random: `generator` is not used."""
     refuse_attack("fgsm")
-    return _ascend(model, x, x, labels, threat, threat.radius, cross_entropy)
+    return _ascend(model, x, Ball.around(x, threat), labels, threat.radius, cross_entropy)
 
 
 def pgd(
@@ -40,29 +50,53 @@ def pgd(
     x: Tensor,
     labels: Tensor,
     threat: Threat,
-    steps: int,
+    steps: int = PGD_STEPS,
     *,
     loss: AttackLoss = cross_entropy,
+    restarts: int = 1,
     start: Tensor | None = None,
     generator: torch.Generator | None = None,
 ) -> Tensor:
-    """`steps` signed gradient steps of `threat.step`, from `start` or else a random point; the last iterate.
+    """`steps` steepest-ascent steps of `threat.step`, from `start` or else a random point; the last iterate.
 
     Given the result of an earlier call as `start`, it goes on from there: 10 steps after 10 are PGD-20.
+    With `restarts` the whole is done that many times, from new random points after the first, and an image
+    that one of them broke comes back broken.
     """
     refuse_attack("pgd")
-    adversarial = random_start(x, threat, generator) if start is None else start
-    for _ in range(steps):
-        adversarial = _ascend(model, adversarial, x, labels, threat, threat.step, loss)
-    return adversarial
+    ball = Ball.around(x, threat)
+    found = _run(model, ball.random(generator) if start is None else start, ball, labels, steps, loss)
+    for _ in range(restarts - 1):
+        again = _run(model, ball.random(generator), ball, labels, steps, loss)
+        found = torch.where(per_image(is_broken(model, found, labels), x), found, again)
+    return found
 
 
-def _ascend(
-    model: LogitModel, at: Tensor, x: Tensor, labels: Tensor, threat: Threat, step: float, loss: AttackLoss
+def cw(
+    model: LogitModel,
+    x: Tensor,
+    labels: Tensor,
+    threat: Threat,
+    steps: int = CW_STEPS,
+    *,
+    restarts: int = 1,
+    start: Tensor | None = None,
+    generator: torch.Generator | None = None,
 ) -> Tensor:
-    """One signed gradient step from `at`, back into the ball around `x`."""
+    """PGD on the margin of the logits."""
+    return pgd(model, x, labels, threat, steps, loss=margin, restarts=restarts, start=start, generator=generator)
+
+
+def _run(model: LogitModel, at: Tensor, ball: Ball, labels: Tensor, steps: int, loss: AttackLoss) -> Tensor:
+    for _ in range(steps):
+        at = _ascend(model, at, ball, labels, ball.threat.step, loss)
+    return at
+
+
+def _ascend(model: LogitModel, at: Tensor, ball: Ball, labels: Tensor, step: float, loss: AttackLoss) -> Tensor:
+    """One steepest-ascent step from `at`, back into the ball."""
     with torch.enable_grad():
         at = at.detach().requires_grad_()
         (gradient,) = torch.autograd.grad(loss(model(at), labels), at)
     with torch.no_grad():
-        return project(at + step * gradient.sign(), x, threat)
+        return ball.project(at + step * steepest(gradient, ball.threat.norm))

@@ -12,12 +12,12 @@ from torch import nn
 from pwoa.data import load_data
 from pwoa.devices import choose_device
 from pwoa.evaluation.gate import check_teacher
-from pwoa.evaluation.robustness import STANDARD, Scores, parse_attacks, robustness
+from pwoa.evaluation.robustness import STANDARD, Scores, parse_attacks, robustness, work
 from pwoa.models import check_model
 from pwoa.progress import Progress
 from pwoa.recipe import Threat, recipe_for
 
-__all__ = ["STANDARD", "Scores", "check_teacher", "evaluate", "parse_attacks", "robustness"]
+__all__ = ["STANDARD", "Scores", "check_teacher", "evaluate", "parse_attacks", "robustness", "work"]
 
 
 def evaluate(
@@ -34,7 +34,7 @@ def evaluate(
 ) -> Scores:
     """Accuracy of a model on test images, natural and under attack; `scores["pgd20"]` is one of them.
 
-    attacks: names, or `standard` for the paper's natural, fgsm, pgd10, pgd20 and cw.
+    attacks: names (natural, fgsm, pgd20, cw, autoattack, …), or `standard`: natural, fgsm, pgd10, pgd20 and cw.
     threat: the attacker; None takes that of the preset named like the data.
     images: how many test images, from the first (0: all).
     """
@@ -46,7 +46,7 @@ def evaluate(
     model = copy.deepcopy(model).to(where)
     test = loaded.test.first(images or len(loaded.test)).to(where)
     check_model(model, test.batch(torch.arange(min(2, len(test)), device=where))[0], loaded.classes)
-    progress.start("evaluating", len(test))
+    progress.start("evaluating", work(len(test), chosen))
     options: dict[str, Any] = {"batch": batch, "seed": seed, "advance": progress.advance}
     scores = robustness(model, test, threat, chosen, classes=loaded.classes, **options)
     progress.close()

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from pwoa.attacks import cross_entropy, fgsm, margin, pgd, random_start
+from pwoa.attacks import STANDARD as AUTOATTACK
+from pwoa.attacks import autoattack, cross_entropy, fgsm, margin, pgd, random_start
 from pwoa.attacks.gradient import AttackLoss
 from pwoa.data import Images
 from pwoa.errors import InputError
@@ -20,6 +21,11 @@ from pwoa.recipe import Threat
 STANDARD = ("natural", "fgsm", "pgd10", "pgd20", "cw")
 CW_STEPS = 30
 _LOSSES: dict[str, AttackLoss] = {"pgd": cross_entropy, "cw": margin}
+_ENSEMBLES: dict[str, tuple[str, ...]] = {
+    "autoattack": AUTOATTACK,
+    **{name: (name,) for name in (*AUTOATTACK, "apgd-dlr")},
+}
+"""AutoAttack and its components: what repacks surviving images by itself."""
 
 
 @dataclass(frozen=True)
@@ -42,9 +48,10 @@ def parse_attacks(names: str | Sequence[str]) -> tuple[str, ...]:
     given = [name.strip() for name in names.split(",")] if isinstance(names, str) else list(names)
     chosen: list[str] = []
     for name in given:
-        if name != "standard" and name not in ("natural", "fgsm") and _family(name) is None:
+        if name not in ("standard", "natural", "fgsm", *_ENSEMBLES) and _family(name) is None:
             raise InputError(
-                f"unknown attack {name!r}; known: standard, natural, fgsm, pgdN, cw, cwN (N steps, as in pgd20)"
+                f"unknown attack {name!r}; known: standard, natural, fgsm, pgdN, cw, cwN (N steps, as in pgd20), "
+                f"{', '.join(_ENSEMBLES)}"
             )
         chosen += STANDARD if name == "standard" else [name]
     return tuple(dict.fromkeys(chosen))
@@ -61,22 +68,37 @@ def robustness(
     seed: int = 0,
     advance: Callable[[int], None] = lambda images: None,
 ) -> Scores:
-    """Measure the model, in eval mode and float32, on all of `images`; `advance` is told of images done.
+    """Measure the model, in eval mode and float32, on all of `images`; `advance` is told of units of `work` done.
 
     `classes` is needed for a model that returns several things, to tell which are its logits.
     """
     start = time.perf_counter()
     logits = as_logits(model, classes)
-    right = dict.fromkeys(attacks, 0)
+    simple = [name for name in attacks if name not in _ENSEMBLES]
+    right = dict.fromkeys(simple, 0)
+    accuracy: dict[str, float] = {}
     with evaluating(model):
         for first in range(0, len(images), batch):
             index = torch.arange(first, min(first + batch, len(images)), device=images.pixels.device)
-            verdicts = _attack_batch(logits, *images.batch(index), threat, attacks, seed + first)
+            verdicts = _attack_batch(logits, *images.batch(index), threat, simple, seed + first)
             for name, correct in verdicts.items():
                 right[name] += int(correct.sum())
             advance(len(index))
-    accuracy = {name: 100 * right[name] / len(images) for name in attacks}
+        for name in attacks:
+            if name in right:
+                accuracy[name] = 100 * right[name] / len(images)
+                continue
+            everything = images.batch(torch.arange(len(images), device=images.pixels.device))
+            verdicts = autoattack(
+                logits, *everything, threat, attacks=_ENSEMBLES[name], batch=batch, seed=seed, advance=advance
+            )
+            accuracy[name] = 100 * float(verdicts.robust.float().mean())
     return Scores(accuracy, len(images), time.perf_counter() - start)
+
+
+def work(images: int, attacks: Sequence[str]) -> int:
+    """How many units `robustness` will be told to `advance` by: all images once, and once more an ensemble."""
+    return images * (1 + sum(name in _ENSEMBLES for name in attacks))
 
 
 def _attack_batch(

@@ -7,13 +7,12 @@ from collections.abc import Mapping
 
 from rich.table import Table
 
-_NAMES = {"natural": "natural", "fgsm": "FGSM", "cw": "CW"}
+_NAMES = {"natural": "natural", "square": "Square", "autoattack": "AutoAttack"}
 
 
 def attack_name(attack: str) -> str:
     """An attack as the papers write it: pgd20 → PGD-20."""
-    family, steps = re.fullmatch(r"([a-z]+)(\d*)", attack).groups()  # type: ignore[union-attr]
-    return _NAMES.get(attack) or (f"{family.upper()}-{steps}" if steps else family.upper())
+    return _NAMES.get(attack) or re.sub(r"([A-Z])(\d)", r"\1-\2", attack.upper())
 
 
 def accuracy_table(rows: Mapping[str, Mapping[str, float]], title: str = "") -> Table:

@@ -1,0 +1,179 @@
+"""Our AutoAttack against pyautoattack 0.2.0, an independent one: robust accuracy and time, on the same images.
+
+    python benchmarks/autoattack_oracle.py --models MODELS --mnist MNIST --cifar10 CIFAR10 --n 1000 --out rows.json
+
+MODELS is a folder with the checkpoints named in MODELS below; those that are not there are left out. `ours` and
+`oracle` are percent robust accuracy, of each component alone and of the whole; lower is the stronger attack.
+The other one is not a dependency: pip install --no-deps pyautoattack==0.2.0
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+
+import torch
+from mnist_networks import kwsmall, lenet5, smallcnn
+from pyautoattack import AutoAttack
+from torch import Tensor, nn
+
+import pwoa
+from pwoa.attacks import STANDARD, autoattack, fgsm
+from pwoa.attacks.registry import ROUNDS
+from pwoa.attacks.rounds import is_broken
+from pwoa.attacks.square import square_rounds
+from pwoa.devices import choose_device, device_name
+from pwoa.models import build, load_state, read_state
+from pwoa.recipe import Threat
+
+WHOLE = "standard"
+MNIST_THREAT = Threat("linf", 0.3, 0.01)
+CIFAR_THREAT = Threat("linf", 8 / 255, 2 / 255)
+
+
+MODELS: dict[str, tuple[Callable[[], nn.Module], str, str, Threat]] = {
+    "smallcnn": (smallcnn, "mnist_smallcnn_TRADES_official_linf0.3.pt", "mnist", MNIST_THREAT),
+    "lenet5": (lenet5, "mnist_lenet5_advertorch_pgd_linf0.3.pt", "mnist", MNIST_THREAT),
+    "kwsmall": (kwsmall, "mnist_kwsmall_fastadv_pgd_linf0.3.pt", "mnist", MNIST_THREAT),
+    "lenet": (partial(build, "lenet", 10, 1), "embedded", "mnist", MNIST_THREAT),
+    "resnet18": (partial(build, "resnet18", 10, 3), "cifar10_resnet18_trades_fp16.pt", "cifar10", CIFAR_THREAT),
+}
+"""Name → factory, checkpoint, data set, threat."""
+
+
+def oracle(model: nn.Module, x: Tensor, labels: Tensor, threat: Threat, attack: str, options: Options) -> Tensor:
+    norm = {"linf": "Linf", "l2": "L2"}[threat.norm]
+    runner = AutoAttack(model, device=x.device, eps=threat.radius, norm=norm, seed=options.seed)
+    runner.square.n_queries = options.queries
+    runner.attacks_to_run = list(STANDARD) if attack == WHOLE else [attack]
+    found: Tensor = runner.run_standard_evaluation(x, labels, batch_size=options.batch)[0]
+    return found
+
+
+def ours(model: nn.Module, x: Tensor, labels: Tensor, threat: Threat, attack: str, options: Options) -> Tensor:
+    search = None if options.search == "float32" else low_precision(model, getattr(torch, options.search))
+    verdicts = autoattack(
+        model, x, labels, threat, attacks=attack, batch=options.batch, seed=options.seed, search_model=search
+    )
+    return verdicts.adversarial
+
+
+def low_precision(model: nn.Module, dtype: torch.dtype) -> Callable[[Tensor], Tensor]:
+    def search(x: Tensor) -> Tensor:
+        with torch.autocast(x.device.type, dtype):
+            logits: Tensor = model(x.contiguous(memory_format=torch.channels_last))
+        return logits.float()
+
+    return search
+
+
+def timed(
+    run: Callable[..., Tensor], model: nn.Module, x: Tensor, labels: Tensor, *rest: object
+) -> tuple[float, float]:
+    """Percent robust accuracy on the images that `run` returns, and its seconds."""
+    wait = torch.cuda.synchronize if x.is_cuda else lambda: None
+    wait()
+    start = time.perf_counter()
+    found = run(model, x, labels, *rest)
+    wait()
+    seconds = time.perf_counter() - start
+    wrong = torch.cat([is_broken(model, *part) for part in zip(found.split(500), labels.split(500), strict=True)])
+    return 100 * (1 - float(wrong.float().mean())), seconds
+
+
+class Options(argparse.Namespace):
+    models: Path
+    mnist: str | None
+    cifar10: str | None
+    only: list[str]
+    attacks: list[str]
+    norm: str
+    radius: float | None
+    n: int
+    skip: int
+    batch: int
+    queries: int
+    seed: int
+    search: str
+    device: str
+    limit_seconds: float
+    out: Path | None
+
+
+def options() -> Options:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--models", type=Path, default=Path(), help="the folder with the checkpoints")
+    parser.add_argument("--mnist", help="the folder with the official MNIST files")
+    parser.add_argument("--cifar10", help="the folder with the official CIFAR-10 files")
+    parser.add_argument("--only", nargs="+", choices=MODELS, default=list(MODELS), help="these models")
+    parser.add_argument("--attacks", nargs="+", choices=[*STANDARD, "apgd-dlr", WHOLE], default=[*STANDARD, WHOLE])
+    parser.add_argument("--norm", choices=["linf", "l2"], default="linf")
+    parser.add_argument("--radius", type=float, help="instead of each model's own; needed for l2")
+    parser.add_argument("--n", type=int, default=1000)
+    parser.add_argument("--skip", type=int, default=0, help="start at this test image")
+    parser.add_argument("--batch", type=int, default=500)
+    parser.add_argument("--queries", type=int, default=5000)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--search", choices=["float32", "bfloat16", "float16"], default="float32")
+    parser.add_argument("--device", default="auto")
+    parser.add_argument("--limit-seconds", type=float, default=float("inf"), help="start no row after this time")
+    parser.add_argument("--out", type=Path, help="a file that holds the rows so far, as a JSON list")
+    given = parser.parse_args(namespace=Options())
+    if given.norm == "l2" and given.radius is None:
+        parser.error("--norm l2 needs --radius: the models have radii of their own in linf only")
+    return given
+
+
+def rows(given: Options) -> Iterator[dict[str, object]]:
+    device = choose_device(given.device)
+    for name in given.only:
+        factory, file, data_name, threat = MODELS[name]
+        checkpoint = file if file == "embedded" else str(given.models / file)
+        if checkpoint != "embedded" and not Path(checkpoint).is_file():
+            continue
+        if given.radius is not None:
+            threat = Threat(given.norm, given.radius, given.radius / 4)
+        model = factory()
+        load_state(model, read_state(checkpoint), checkpoint)
+        model.eval().to(device)
+        test = pwoa.load_data(data_name, folder=getattr(given, data_name)).test.to(device)
+        x, labels = test.batch(torch.arange(given.skip, given.skip + given.n, device=device))
+        fgsm(model, x[: given.batch], labels[: given.batch], threat)  # the first pass, and its backward, are slow
+        for attack in given.attacks:
+            mine, my_seconds = timed(ours, model, x, labels, threat, attack, given)
+            its, its_seconds = timed(oracle, model, x, labels, threat, attack, given)
+            yield {
+                "model": name,
+                "attack": attack,
+                "norm": threat.norm,
+                "radius": round(threat.radius, 6),
+                "n": given.n,
+                "ours": round(mine, 3),
+                "oracle": round(its, 3),
+                "seconds_ours": round(my_seconds, 2),
+                "seconds_oracle": round(its_seconds, 2),
+                "queries": given.queries,
+                "search": given.search,
+                "device": device_name(device),
+            }
+
+
+def main() -> None:
+    given = options()
+    ROUNDS["square"] = partial(square_rounds, queries=given.queries)
+    start, done = time.perf_counter(), []
+    for row in rows(given):
+        print(json.dumps(row), flush=True)
+        done.append(row)
+        if given.out:
+            given.out.write_text("[\n" + ",\n".join(json.dumps(row) for row in done) + "\n]\n", encoding="utf-8")
+        if time.perf_counter() - start > given.limit_seconds:
+            break
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,107 @@
+"""What one query of the Square attack tries, for l∞ and for l2 (Andriushchenko et al. 2020, algorithms 2 and 3).
+
+Each image has its own random window. Windows are masks over whole images, so that a query is a few batched
+operations whatever the number of images.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import torch
+from torch import Tensor
+
+from pwoa.attacks.ball import Ball
+
+Random = torch.Generator | None
+_TINY = 1e-12
+_FAR = 1e9
+
+
+def stripes(ball: Ball, generator: Random) -> Tensor:
+    """The start for l∞: each column of each channel at its upper or its lower end."""
+    n, channels, _, width = ball.x.shape
+    return torch.lerp(ball.low, ball.high, _coins((n, channels, 1, width), ball.x, generator))
+
+
+def recolour(ball: Ball, best: Tensor, side: float, generator: Random) -> Tensor:
+    """The try for l∞: each channel of one window to its upper or its lower end."""
+    n, channels, height, width = best.shape
+    inside, _, _ = _window(best, min(max(round(side), 1), height, width), generator)
+    ends = torch.lerp(ball.low, ball.high, _coins((n, channels, 1, 1), best, generator))
+    return torch.lerp(best, ends, inside)
+
+
+def bumps(ball: Ball, generator: Random) -> Tensor:
+    """The start for l2: a grid of five by five bumps of random sign that together take up the radius."""
+    x = ball.x
+    n, channels, height, width = x.shape
+    size = max(min(height, width) // 5, 1)
+    rows, columns = min(5, height // size), min(5, width // size)
+    top, left = (height - rows * size) // 2, (width - columns * size) // 2
+    signs = 2 * _coins((n, channels, rows, columns), x, generator) - 1
+    grid = signs.repeat_interleave(size, 2).repeat_interleave(size, 3)
+    grid *= _bump(size, x.device, x.dtype)[0].repeat(rows, columns)
+    offset = torch.zeros_like(x)
+    offset[:, :, top : top + rows * size, left : left + columns * size] = grid
+    return ball.along(offset, _FAR)
+
+
+def move_mass(ball: Ball, best: Tensor, side: float, generator: Random) -> Tensor:
+    """The try for l2: what a second window holds, and what is left of the radius, goes to a bump in the first."""
+    n, channels, height, width = best.shape
+    size = min(max(round(side) // 2 * 2 + 1, 3), height, width)
+    offset = best - ball.x
+    inside, rows, columns = _window(best, size, generator)
+    emptied = torch.maximum(inside, _window(best, size, generator)[0])
+    spare = (ball.threat.radius**2 - offset.square().sum((1, 2, 3), keepdim=True)).clamp_min(0)
+    available = ((offset.square() * emptied).sum((2, 3), keepdim=True) + spare / channels).sqrt()
+
+    coins = _coins((n, channels + 1, 1, 1), best, generator)
+    turned = coins[:, -1].long()
+    shape = _bump(size, best.device, best.dtype)[turned, rows.clamp(0, size - 1), columns.clamp(0, size - 1)]
+    held = offset * inside
+    new = (2 * coins[:, :-1] - 1) * (shape[:, None] * inside) + held / _length(held, (2, 3))
+    new *= available / _length(new, (2, 3))
+    # What the box cuts off would be lost for this try; the paper leaves it to the next as spare mass.
+    return ball.along(torch.lerp(offset, new, emptied), _FAR)
+
+
+def _window(like: Tensor, size: int, generator: Random) -> tuple[Tensor, Tensor, Tensor]:
+    """A random window an image: its mask [N, 1, H, W] of 0 and 1, and each row and column counted from its corner."""
+    n, _, height, width = like.shape
+    corner = torch.rand((2, n, 1, 1), generator=generator, device=like.device)
+    top, left = (corner[0] * (height - size + 1)).long(), (corner[1] * (width - size + 1)).long()
+    rows = torch.arange(height, device=like.device)[:, None] - top
+    columns = torch.arange(width, device=like.device) - left
+    inside = ((rows >= 0) & (rows < size)).to(like.dtype) * ((columns >= 0) & (columns < size)).to(like.dtype)
+    return inside[:, None], rows, columns
+
+
+@lru_cache(maxsize=256)
+def _bump(size: int, device: torch.device, dtype: torch.dtype) -> Tensor:
+    """The bump of length 1 that l2 windows get, and its transpose: a hill beside an equal valley (equation 2)."""
+    half = size // 2
+    hills = [_hill(size, half), -_hill(size, size - half)]
+    shape = torch.cat(hills, 1)
+    shape /= shape.norm()
+    return torch.stack([shape, shape.T]).to(device, dtype)
+
+
+def _hill(height: int, width: int) -> Tensor:
+    """Rings around the middle, each higher than the one around it by 1/k², k its distance from the outside."""
+    middle = height // 2
+    rows = (torch.arange(height) - middle).abs()[:, None]
+    columns = (torch.arange(width) - width // 2).abs()
+    ring = middle - torch.maximum(rows, columns)
+    steps = 1 / (middle + 1 - torch.arange(middle + 1, dtype=torch.float64)).square()
+    return steps.cumsum(0)[ring]
+
+
+def _length(values: Tensor, over: tuple[int, ...]) -> Tensor:
+    return values.square().sum(over, keepdim=True).sqrt().clamp_min(_TINY)
+
+
+def _coins(shape: tuple[int, ...], like: Tensor, generator: Random) -> Tensor:
+    """0 or 1, as likely."""
+    return torch.randint(2, shape, generator=generator, device=like.device, dtype=like.dtype)

@@ -1,0 +1,245 @@
+"""AutoAttack: who is attacked, in which order and batches, and who decides. Most attacks here are made up."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from pwoa.attacks import ATTACKS, NATURAL, ROBUST, STANDARD, Verdicts, apgd_ce, autoattack
+from pwoa.attacks.apgd import apgd_t_rounds
+from pwoa.attacks.ball import Ball
+from pwoa.attacks.fab import fab_t_rounds
+from pwoa.attacks.registry import ROUNDS, check_names
+from pwoa.attacks.rounds import Round, is_broken
+from pwoa.attacks.square import square_rounds
+from pwoa.errors import InputError
+from pwoa.guard import ExampleFreeViolation, example_free
+from pwoa.recipe import Threat
+
+THREAT = Threat("linf", 0.2)
+Break = Callable[[Tensor], Tensor]
+
+
+def half(x: Tensor) -> Tensor:
+    """A model of two classes: is the first pixel above a half?"""
+    pixel = x.flatten(1)[:, 0]
+    return torch.stack([0.5 - pixel, pixel - 0.5], 1)
+
+
+def numbered(n: int) -> tuple[Tensor, Tensor]:
+    """n images of class 1 whose second pixel tells which one it is; the first can be moved to class 0."""
+    x = torch.full((n, 1, 1, 2), 0.6)
+    x[:, 0, 0, 1] = torch.arange(n) / 1000
+    return x, torch.ones(n, dtype=torch.int64)
+
+
+def who(x: Tensor) -> list[int]:
+    return (x[:, 0, 0, 1] * 1000).round().int().tolist()
+
+
+class Fake:
+    """An attack that breaks the images it is told to, and notes in which batches it saw which images."""
+
+    def __init__(self, breaks: Sequence[int], to: float = 0.45) -> None:
+        self.breaks, self.to = breaks, to
+        self.saw: list[list[int]] = []
+        self.drew: list[float] = []
+
+    def __call__(
+        self, model: object, x: Tensor, labels: Tensor, threat: Threat, best: object = None, generator: object = None
+    ) -> Tensor:
+        assert isinstance(generator, torch.Generator)
+        self.saw.append(who(x))
+        self.drew.append(float(torch.rand(1, generator=generator)))
+        found = x.clone()
+        for row, number in enumerate(who(x)):
+            if number in self.breaks:
+                found[row, 0, 0, 0] = self.to
+        return found
+
+
+@pytest.fixture
+def register(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    def add(**attacks: Fake | list[Round]) -> None:
+        for name, attack in attacks.items():
+            monkeypatch.setitem(ATTACKS, name, attack)  # type: ignore[arg-type]
+            if isinstance(attack, list):
+                monkeypatch.setitem(ROUNDS, name, lambda classes, rounds=attack: rounds)
+
+    return add
+
+
+def test_only_survivors_go_on_and_the_order_is_kept(register: Callable[..., None]) -> None:
+    first, second, third = Fake([1, 3]), Fake([0, 1, 3]), Fake([5])
+    register(first=first, second=second, third=third)
+    x, labels = numbered(6)
+    labels[2] = 0  # wrong already
+    told: list[int] = []
+    found = autoattack(half, x, labels, THREAT, attacks=["first", "second", "third"], batch=10, advance=told.append)
+    assert (first.saw, second.saw, third.saw) == ([[0, 1, 3, 4, 5]], [[0, 4, 5]], [[4, 5]])
+    assert found.attacks == (NATURAL, "first", "second", "third")
+    assert found.broken_by.tolist() == [2, 1, 0, 1, ROBUST, 3]
+    assert found.names() == ["second", "first", "natural", "first", None, "third"]
+    assert found.robust.tolist() == [False] * 4 + [True, False]
+    assert list(found.accuracy.items()) == [
+        (NATURAL, pytest.approx(500 / 6)),
+        ("first", pytest.approx(300 / 6)),
+        ("second", pytest.approx(200 / 6)),
+        ("third", pytest.approx(100 / 6)),
+    ]
+    assert list(found.seconds) == list(found.accuracy)
+    assert found.adversarial[:, 0, 0, 0].tolist() == pytest.approx([0.45, 0.45, 0.6, 0.45, 0.6, 0.45])
+    assert told == [1, 2, 1, 1, 1]
+    assert sum(told) == len(x)
+
+
+def test_batches_are_refilled_between_rounds_and_attacks(register: Callable[..., None]) -> None:
+    rounds = [Fake([0, 1, 2, 4]), Fake([3]), Fake([])]
+    last = Fake([])
+    register(many=list(rounds), last=last)
+    autoattack(half, *numbered(9), THREAT, attacks=["many", "last"], batch=3)
+    assert rounds[0].saw == [[0, 1, 2], [3, 4, 5], [6, 7, 8]]
+    assert rounds[1].saw == [[3, 5, 6], [7, 8]]
+    assert rounds[2].saw == last.saw == [[5, 6, 7], [8]]
+
+
+def test_a_round_is_given_what_the_round_before_found(register: Callable[..., None]) -> None:
+    given: list[list[float]] = []
+
+    def step(model: object, x: Tensor, labels: object, threat: object, best: Tensor, generator: object) -> Tensor:
+        given.append(best[:, 0, 0, 0].tolist())
+        return best - torch.tensor([0.06, 0.0])
+
+    register(steps=[step, step, step])
+    found = autoattack(half, *numbered(2), THREAT, attacks=["steps"])
+    assert given == [pytest.approx([0.6, 0.6]), pytest.approx([0.54, 0.54])]  # then both are broken
+    assert found.broken_by.tolist() == [1, 1]
+
+
+def test_nothing_is_called_when_nobody_is_left(register: Callable[..., None]) -> None:
+    second = Fake([])
+    register(first=Fake(range(4)), second=second)
+    found = autoattack(half, *numbered(4), THREAT, attacks=["first", "second"])
+    assert second.saw == []
+    assert found.accuracy == {NATURAL: 100.0, "first": 0.0, "second": 0.0}
+
+
+@pytest.mark.parametrize("to", [0.35, -0.01, float("nan")])
+def test_an_image_outside_the_ball_or_the_box_does_not_count(register: Callable[..., None], to: float) -> None:
+    register(cheat=Fake([0], to))
+    found = autoattack(half, *numbered(2), THREAT, attacks=["cheat"])
+    assert found.broken_by.tolist() == [ROBUST, ROBUST]
+    assert torch.equal(found.adversarial, numbered(2)[0])
+
+
+def test_each_attack_has_its_own_random_numbers(register: Callable[..., None]) -> None:
+    def draws(attacks: list[str], seed: int) -> dict[str, list[float]]:
+        fakes = {name: Fake([]) for name in ("one", "two")}
+        register(**fakes)
+        autoattack(half, *numbered(4), THREAT, attacks=attacks, seed=seed, batch=2)
+        return {name: fake.drew for name, fake in fakes.items()}
+
+    both = draws(["one", "two"], 0)
+    assert both["one"] != both["two"]
+    assert both["one"][0] != both["one"][1]
+    assert draws(["two"], 0)["two"] == both["two"]
+    assert draws(["one", "two"], 1)["one"] != both["one"]
+
+
+class TestSearchModel:
+    def network(self) -> tuple[nn.Sequential, Tensor, Tensor]:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)
+            model = nn.Sequential(nn.Flatten(), nn.Linear(18, 12), nn.Tanh(), nn.Linear(12, 3))
+        x = torch.rand(40, 2, 3, 3, generator=torch.Generator().manual_seed(0))
+        return model, x, model(x).argmax(1)
+
+    def test_one_that_calls_everything_broken_is_caught(self) -> None:
+        model, x, labels = self.network()
+        told_wrong = torch.nn.functional.one_hot((labels + 1) % 3, 3).float()
+
+        def liar(v: Tensor) -> Tensor:
+            """Every image is broken, and no gradient says how to break it."""
+            return told_wrong[: len(v)] + 0 * v.flatten(1).sum(1, keepdim=True)
+
+        plain = autoattack(model, x, labels, Threat("linf", 0.03), attacks=["apgd-ce"])
+        found = autoattack(model, x, labels, Threat("linf", 0.03), attacks=["apgd-ce"], search_model=liar)
+        assert 0 < plain.accuracy["apgd-ce"] < 100
+        self.check(model, x, labels, found)
+        assert found.accuracy["apgd-ce"] == plain.accuracy["apgd-ce"]  # the round was done again on the model
+
+    def test_what_it_finds_is_judged_by_the_model(self) -> None:
+        model, x, labels = self.network()
+        rough = nn.Sequential(*model[:1], *(module for module in model[1:]))
+        searched = autoattack(
+            model, x, labels, Threat("linf", 0.03), attacks=["apgd-ce"], search_model=lambda v: rough(v).bfloat16()
+        )
+        self.check(model, x, labels, searched)
+
+    def test_one_that_calls_everything_robust_breaks_nothing(self) -> None:
+        model, x, labels = self.network()
+
+        def blind(v: Tensor) -> Tensor:
+            return torch.zeros(len(v), 3).scatter(1, labels[: len(v), None], 1.0) + 0 * v.flatten(1).sum(1)[:, None]
+
+        found = autoattack(model, x, labels, Threat("linf", 1e-4), attacks=["apgd-ce"], search_model=blind)
+        self.check(model, x, labels, found)
+
+    def check(self, model: nn.Module, x: Tensor, labels: Tensor, found: Verdicts) -> None:
+        assert torch.equal(is_broken(model, found.adversarial, labels), ~found.robust)
+        assert bool(Ball.around(x, Threat("linf", 0.03)).contains(found.adversarial).all())
+
+
+@pytest.mark.parametrize("norm", ["linf", "l2"])
+def test_standard_on_a_small_network(norm: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(ATTACKS, "apgd-ce", partial(apgd_ce, steps=3))
+    monkeypatch.setitem(ROUNDS, "apgd-t", partial(apgd_t_rounds, steps=5))
+    monkeypatch.setitem(ROUNDS, "fab-t", partial(fab_t_rounds, steps=10))
+    monkeypatch.setitem(ROUNDS, "square", partial(square_rounds, queries=150))
+    model, x, labels = TestSearchModel().network()
+    labels[:3] = (labels[:3] + 1) % 3
+    threat = Threat(norm, {"linf": 0.05, "l2": 0.2}[norm])
+    first, second = (autoattack(model, x, labels, threat, batch=16) for _ in range(2))
+    assert first.attacks == (NATURAL, *STANDARD)
+    assert torch.equal(first.adversarial, second.adversarial)
+    assert torch.equal(first.broken_by, second.broken_by)
+    values = list(first.accuracy.values())
+    assert values == sorted(values, reverse=True)
+    assert values[0] == pytest.approx(92.5)
+    assert 0 < values[-1] < values[0]
+    assert values[-1] == 100 * float(first.robust.float().mean())
+    assert torch.equal(is_broken(model, first.adversarial, labels), ~first.robust)
+    assert bool(Ball.around(x, threat).contains(first.adversarial).all())
+
+
+def test_names() -> None:
+    assert check_names("standard") == STANDARD == ("apgd-ce", "apgd-t", "fab-t", "square")
+    assert check_names("apgd-dlr, square,standard") == ("apgd-dlr", "square", "apgd-ce", "apgd-t", "fab-t")
+    with pytest.raises(InputError, match=r"unknown attack 'squar' \(did you mean 'square'\?\)"):
+        check_names(["squar"])
+    with pytest.raises(InputError, match=r"unknown attack 'x' \(known: standard, apgd-ce"):
+        check_names("x")
+
+
+@pytest.mark.parametrize(
+    ("x", "labels", "batch", "message"),
+    [
+        (torch.full((2, 1, 1, 2), 1.5), torch.ones(2).long(), 1, r"float32 in \[0, 1\]; these are float32 from 1.5"),
+        (torch.rand(2, 1, 1, 2).double(), torch.ones(2).long(), 1, r"these are float64"),
+        (torch.rand(2, 1, 1, 2), torch.ones(3).long(), 1, r"2 images with 3 labels"),
+        (torch.rand(0, 1, 1, 2), torch.ones(0).long(), 1, r"at least one"),
+        (torch.rand(2, 1, 1, 2), torch.ones(2).long(), 0, r"batch = 0"),
+    ],
+)
+def test_wrong_input_is_refused(x: Tensor, labels: Tensor, batch: int, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        autoattack(half, x, labels, THREAT, batch=batch)
+
+
+def test_it_refuses_to_run_in_an_example_free_run() -> None:
+    with example_free(), pytest.raises(ExampleFreeViolation, match="autoattack"):
+        autoattack(half, *numbered(2), THREAT)
