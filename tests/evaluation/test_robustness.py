@@ -160,7 +160,7 @@ def test_names_of_attacks(given: str | Sequence[str], expected: tuple[str, ...])
     assert parse_attacks(given) == expected
 
 
-@pytest.mark.parametrize("name", ["pgd", "pgd0", "PGD20", "cw-7", "cw0", "autoattack", "pgd10 pgd20", "", "pgd1e1"])
+@pytest.mark.parametrize("name", ["pgd", "pgd0", "PGD20", "cw-7", "cw0", "auto-attack", "pgd10 pgd20", "", "pgd1e1"])
 def test_unknown_attacks_are_refused_by_name(name: str) -> None:
     with pytest.raises(InputError, match=f"unknown attack '{name}'; known: standard, natural, fgsm, pgdN, cw"):
         parse_attacks(["natural", name])

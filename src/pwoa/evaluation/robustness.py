@@ -89,10 +89,10 @@ def robustness(
                 accuracy[name] = 100 * right[name] / len(images)
                 continue
             everything = images.batch(torch.arange(len(images), device=images.pixels.device))
-            verdicts = autoattack(
+            outcome = autoattack(
                 logits, *everything, threat, attacks=_ENSEMBLES[name], batch=batch, seed=seed, advance=advance
             )
-            accuracy[name] = 100 * float(verdicts.robust.float().mean())
+            accuracy[name] = 100 * float(outcome.robust.float().mean())
     return Scores(accuracy, len(images), time.perf_counter() - start)
 
 
