@@ -104,7 +104,7 @@ def test_ctrl_c_says_how_to_resume(tmp_path: Path, digits: Path) -> None:
     wait_for(folder / "metrics.jsonl", process)
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=60)
-    assert process.returncode == 130
+    assert process.returncode == 130, err
     assert f"stopped; give the folder {folder} again to resume" in out
     assert "Traceback" not in err
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import errno
 import json
 import os
-from collections.abc import Callable
+import resource
+import signal
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -84,6 +86,47 @@ def test_an_interrupted_write_leaves_nothing(run: Run) -> None:
 
     with pytest.raises(KeyboardInterrupt):
         run._write("model.json", interrupted)
+    assert sorted(os.listdir(run.path)) == ["recipe.toml", "teacher.json"]
+
+
+@pytest.fixture
+def small_disk() -> Iterator[None]:
+    """No file may grow beyond 100,000 bytes: what a full disk does, made by the kernel."""
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, hard))
+    yield
+    resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    signal.signal(signal.SIGXFSZ, handler)
+
+
+@pytest.mark.usefixtures("small_disk")
+def test_a_checkpoint_that_does_not_fit_is_one_line_and_the_old_one_stays(run: Run) -> None:
+    run.save_checkpoint({"lines": 1, "weights": torch.zeros(10)})
+    with pytest.raises(InputError, match=r"cannot write to .*File too large"):
+        run.save_checkpoint({"lines": 2, "weights": torch.zeros(1_000_000)})
+    state = run.load_checkpoint()
+    assert state is not None
+    assert state["lines"] == 1
+    assert os.listdir(run.path / "checkpoint") == ["state.pt"]
+
+
+def test_ctrl_c_inside_a_checkpoint_is_ctrl_c(run: Run) -> None:
+    class Interrupted:
+        def __init__(self, file: Any) -> None:
+            self.file, self.left = file, 2
+
+        def write(self, content: Any) -> int:
+            self.left -= 1
+            if not self.left:
+                raise KeyboardInterrupt
+            return int(self.file.write(content))
+
+        def flush(self) -> None:
+            self.file.flush()
+
+    with pytest.raises(KeyboardInterrupt):
+        run._write("state.pt", lambda file: torch.save({"weights": torch.zeros(100_000)}, Interrupted(file)))
     assert sorted(os.listdir(run.path)) == ["recipe.toml", "teacher.json"]
 
 

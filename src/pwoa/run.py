@@ -131,9 +131,11 @@ class Run:
                     file.flush()
                     os.fsync(file.fileno())
                 os.replace(temporary, target)
-            except BaseException:
+            except BaseException as error:
                 with suppress(OSError):
                     temporary.unlink()
+                if isinstance(error.__context__, (OSError, KeyboardInterrupt)):
+                    raise error.__context__ from None  # torch.save hides a full disk or Ctrl-C behind its own error
                 raise
 
 

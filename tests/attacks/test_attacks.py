@@ -176,7 +176,8 @@ def test_fab_finds_the_nearest_image_of_another_class_of_a_linear_model(norm: st
         gap = logits.gather(1, labels[:, None]).squeeze(1) - logits[:, other]
         exact.append(torch.where(labels == other, torch.inf, nearest_on_boundary(x.flatten(1), normal, gap, norm)))
     shortest, expected = torch.stack(found).amin(0), torch.stack(exact).amin(0)
-    assert shortest.tolist() == pytest.approx(expected.tolist(), rel=1e-4)
+    rounding = 2e-6  # of float32 logits, where the image lies almost on the boundary
+    assert shortest.tolist() == pytest.approx(expected.tolist(), rel=1e-4, abs=rounding)
 
 
 def nearest_on_boundary(x: Tensor, normal: Tensor, gap: Tensor, norm: str) -> Tensor:

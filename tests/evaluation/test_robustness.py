@@ -214,13 +214,15 @@ def test_autoattack_and_its_components_can_be_asked_for() -> None:
     model = nn.Sequential(nn.Flatten(), nn.Linear(4, 2))
     pixels = 0.3 + 0.4 * torch.rand(40, 1, 2, 2)
     linear = cast(nn.Linear, model[1])
+    radius = 0.05
     with torch.no_grad():
-        scores = linear(pixels.flatten(1))
-        labels = scores.argmax(1)
+        linear.bias.copy_(-0.5 * linear.weight.sum(1))  # the boundary goes through the middle of the images
+        labels = linear(pixels.flatten(1)).argmax(1)
         normal = linear.weight[0] - linear.weight[1]
-        margin = (scores[:, 0] - scores[:, 1]).abs()
-        radius = float(margin.median() / normal.abs().sum()) + 1e-4
-    expected = 100 * float((margin > radius * normal.abs().sum()).float().mean())
+        towards = torch.where(labels[:, None] == 0, -1, 1) * normal.sign()
+        worst = linear((pixels.flatten(1) + radius * towards).clamp(0, 1))
+    expected = 100 * float((worst.argmax(1) == labels).float().mean())
+    assert 0 < expected < 100
     seen: list[int] = []
     names = ("natural", "apgd-ce", "autoattack")
     threat = Threat(radius=radius, step=radius / 4)

@@ -174,7 +174,7 @@ class Engine:
         shared: dict[str, Any] = {
             "lr": stage.learning_rate,
             "weight_decay": recipe.weight_decay,
-            "foreach": True,
+            "fused": True,
         }
         if recipe.optimizer == "adam":
             return torch.optim.Adam(parameters, betas=(recipe.momentum, 0.999), **shared)
