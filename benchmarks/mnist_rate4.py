@@ -12,15 +12,10 @@ import json
 import sys
 
 import pwoa
+from pwoa.demo import NAIVE
 from pwoa.evaluation import Scores
 from pwoa.progress import ConsoleProgress, Progress
 
-CE = {
-    "objective.distillation": 0.0,
-    "objective.hsic_x": 0.0,
-    "objective.hsic_y": 0.0,
-    "objective.classification": 1.0,
-}
 COLUMNS = ("natural", "fgsm", "pgd10", "pgd20", "cw")
 
 
@@ -40,7 +35,7 @@ def main() -> None:
     rows = []
     for seed in options.seeds:
         teacher: Scores | None = None
-        for name, settings in (("ce", CE), ("pwoa", {})):
+        for name, settings in (("ce", NAIVE), ("pwoa", {})):
             result = pwoa.prune(
                 recipe=recipe,
                 settings={**settings, "training.seed": seed},

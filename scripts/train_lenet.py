@@ -25,7 +25,7 @@ from pwoa.evaluation import robustness
 from pwoa.models import build, load_state
 from pwoa.progress import ConsoleProgress
 from pwoa.recipe import Recipe, Threat
-from pwoa.run import Run
+from pwoa.run import Run, describe_model
 from pwoa.training import Batch, Engine, Loss, Material, Stage
 
 
@@ -88,7 +88,9 @@ def main() -> None:
     model = build("lenet", data.classes, 1).to(device)
     material = Material.of(data, recipe, device)
     run = Run(options.out)
-    run.begin(recipe, {"fingerprint": "none: trained from scratch"})
+    identity = {key: str(value) for key, value in vars(options).items() if key not in ("folder", "out")}
+    run.check(recipe, identity)
+    run.begin(recipe, identity)
     training = Threat(radius=0.3, step=options.step_size)
     stage = AdversarialTraining(model, training, options.steps, options.epochs, options.learning_rate)
     engine = Engine(model, [stage], material, recipe.training, run, ConsoleProgress())
@@ -106,6 +108,7 @@ def main() -> None:
         "seconds": engine.seconds,
     }
     row |= {"device": device_name(device)}
+    run.save_model(model, describe_model(model, data.classes, 1))
     run.finish(row)
     print(json.dumps(row))
 

@@ -30,7 +30,7 @@ SETTINGS = (
     "evaluation.images=20",
     "evaluation.attacks=natural,pgd2",
 )
-QUICK = [word for setting in SETTINGS for word in ("--set", setting)]
+QUICK = ["--recipe", "demo"] + [word for setting in SETTINGS for word in ("--set", setting)]
 
 
 @pytest.fixture(scope="module")
@@ -105,7 +105,7 @@ def test_ctrl_c_says_how_to_resume(tmp_path: Path, digits: Path) -> None:
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=60)
     assert process.returncode == 130, err
-    assert f"stopped; give the folder {folder} again to resume" in out
+    assert f"stopped; the same command, with the folder {folder}, resumes" in out
     assert "Traceback" not in err
 
 

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.autograd import forward_ad
 from torch.nn import functional as F
 
 from pwoa.attacks import fgsm, margin, pgd
@@ -141,7 +142,13 @@ def test_no_input_can_be_made_to_track_gradients(model: nn.Module) -> None:
     with example_free(model):
         with pytest.raises(ExampleFreeViolation, match="requires_grad_"):
             model.forward(x.detach().requires_grad_()).sum().backward()
+        with pytest.raises(ExampleFreeViolation, match="requires_grad was set"):
+            x.requires_grad = True
+        with forward_ad.dual_level(), pytest.raises(ExampleFreeViolation, match="make_dual"):
+            forward_ad.make_dual(x, x)
+        assert x.requires_grad is False
         model.requires_grad_(False).requires_grad_(True)
+    assert "requires_grad" not in vars(Tensor)
     assert x.detach().requires_grad_().requires_grad
 
 

@@ -155,6 +155,34 @@ def test_without_a_folder_one_is_chosen(
     assert str(changed.folder) == "runs/custom-tinynet-pwoa-x4-seed0-2"
 
 
+def test_other_data_of_the_same_name_is_another_run(
+    tmp_path: Path, tiny_teacher: nn.Module, tiny_data: Data, quick: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    other = Data("custom", tiny_data.train, tiny_data.test.first(40), 3)
+    first = prune(tiny_teacher, tiny_data, recipe=quick())
+    second = prune(tiny_teacher, other, recipe=quick())
+    assert first.folder != second.folder
+    assert second.summary["images"] == 40
+    with pytest.raises(InputError, match="another data"):
+        prune(tiny_teacher, other, recipe=quick(), folder=first.folder)
+
+
+def test_what_the_user_froze_stays(tmp_path: Path, tiny_teacher: nn.Module, tiny_data: Data, quick: Make) -> None:
+    tiny_teacher.norm.requires_grad_(False)  # type: ignore[union-attr]
+    result = prune(tiny_teacher, tiny_data, recipe=quick(), folder=tmp_path / "run")
+    for name in ("norm.weight", "norm.bias"):
+        assert torch.equal(result.model.state_dict()[name], tiny_teacher.state_dict()[name])
+
+
+def test_a_model_of_one_layer_can_be_pruned_without_hsic(tmp_path: Path, tiny_data: Data, quick: Make) -> None:
+    model = nn.Sequential(nn.Flatten(), nn.Linear(36, 3))
+    with pytest.raises(InputError, match="no hidden layer"):
+        prune(model, tiny_data, rate=2, recipe=quick(), folder=tmp_path / "run", force=True)
+    plain = quick(objective__hsic_x=0.0, objective__hsic_y=0.0)
+    assert prune(model, tiny_data, rate=2, recipe=plain, folder=tmp_path / "run", force=True).summary["rate"] == 2
+
+
 class Attacking(Pwoa):
     """A method that breaks its word: it makes an adversarial example in training or in selection."""
 
@@ -210,6 +238,7 @@ def test_auto_balance_sets_the_papers_ratios(
     regulariser = abs(weights.hsic_x * parts["hsic_x"] - weights.hsic_y * parts["hsic_y"])
     assert weights.distillation * parts["distillation"] / regulariser == pytest.approx(10)
     assert weights.hsic_x / weights.hsic_y == pytest.approx(4)
+    assert result.metrics[0]["weights"]["distillation"] == weights.distillation
 
 
 class Pair(nn.Module):
@@ -296,6 +325,8 @@ class Bad:
             "nothing to minimise",
         ),
         (None, {"training.device": "quantum"}, "device 'quantum' cannot be used"),
+        (None, {"training.device": "meta"}, "only cpu and cuda"),
+        (None, {"objective.balance": "auto", "objective.distillation": 0.0}, "needs the distillation term"),
         (None, {"evaluation.attacks": ["pgd"]}, "unknown attack 'pgd'"),
     ],
 )

@@ -22,32 +22,41 @@ from pwoa.recipe import Recipe
 from pwoa.run import Run, describe_model
 
 Make = Callable[..., Recipe]
+OURS = {"teacher": "abc", "data": "123"}
 
 
 @pytest.fixture
 def run(tmp_path: Path, quick: Make) -> Run:
     run = Run(tmp_path / "run")
-    run.begin(quick(), {"fingerprint": "abc"})
+    run.begin(quick(), OURS)
     return run
 
 
 def test_the_same_run_is_let_in_and_another_is_not(run: Run, quick: Make) -> None:
-    run.check(quick(), "abc")
-    assert run.holds(quick(), "abc")
+    run.check(quick(), OURS)
     with pytest.raises(InputError, match=r"another sparsity\.rate"):
-        run.check(quick(sparsity__rate=8.0), "abc")
+        run.check(quick(sparsity__rate=8.0), OURS)
     with pytest.raises(InputError, match="another teacher"):
-        run.check(quick(), "def")
-    assert not run.holds(quick(sparsity__rate=8.0), "abc")
-    assert not run.holds(quick(), "def")
+        run.check(quick(), OURS | {"teacher": "def"})
+    with pytest.raises(InputError, match="another data"):
+        run.check(quick(), OURS | {"data": "def"})
+
+
+def test_a_run_killed_while_it_began_can_begin_again(tmp_path: Path, quick: Make) -> None:
+    (tmp_path / "teacher.json").write_text("{}")
+    (tmp_path / ".recipe.toml.part").write_text("met")
+    run = Run(tmp_path)
+    run.check(quick(), OURS)
+    run.begin(quick(), OURS)
+    assert sorted(os.listdir(tmp_path)) == ["recipe.toml", "teacher.json"]
 
 
 def test_a_folder_with_other_things_in_it_is_refused(tmp_path: Path, quick: Make) -> None:
     (tmp_path / "thesis.txt").write_text("precious")
     with pytest.raises(InputError, match="is not a run folder"):
-        Run(tmp_path).check(quick(), "abc")
+        Run(tmp_path).check(quick(), OURS)
     with pytest.raises(InputError, match="is not a run folder"):
-        Run(tmp_path / "thesis.txt").check(quick(), "abc")
+        Run(tmp_path / "thesis.txt").check(quick(), OURS)
 
 
 def test_a_folder_that_cannot_be_written_is_refused_before_anything_is_made(
@@ -55,7 +64,7 @@ def test_a_folder_that_cannot_be_written_is_refused_before_anything_is_made(
 ) -> None:
     monkeypatch.setattr(os, "access", lambda path, mode: False)  # root may write anywhere
     with pytest.raises(InputError, match="cannot write to"):
-        Run(tmp_path / "new" / "run").check(quick(), "abc")
+        Run(tmp_path / "new" / "run").check(quick(), OURS)
     assert not (tmp_path / "new").exists()
 
 
@@ -158,6 +167,7 @@ def test_a_checkpoint_with_code_in_it_is_not_run(run: Run) -> None:
 
 def test_finishing_drops_the_checkpoint(run: Run) -> None:
     run.save_checkpoint({"lines": 0})
+    (run.path / "checkpoint" / ".state.pt.part").write_text("left by a kill")
     run.finish({"rate": 4})
     assert run.finished
     assert not (run.path / "checkpoint").exists()

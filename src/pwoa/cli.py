@@ -29,7 +29,8 @@ data_app = typer.Typer(help="Data sets: what is here, and get one.", no_args_is_
 app.add_typer(data_app, name="data")
 
 RecipeOption = Annotated[
-    str, typer.Option("--recipe", help="A preset (mnist, cifar10, cifar100, demo) or a TOML file.")
+    str | None,
+    typer.Option("--recipe", help="A preset (mnist, cifar10, cifar100, demo) or a TOML file; else that for the data."),
 ]
 SetOption = Annotated[
     list[str] | None,
@@ -82,7 +83,7 @@ def about(
 @app.command()
 @friendly
 def prune(
-    recipe: RecipeOption = "demo",
+    recipe: RecipeOption = None,
     rate: Annotated[float | None, typer.Option(help="Unpruned size over pruned size: 4 keeps a quarter.")] = None,
     data: DataOption = None,
     folder: FolderOption = None,
@@ -100,7 +101,7 @@ def prune(
 
     Example: [bold]pwoa prune --recipe cifar10 --checkpoint trades.pt --rate 8 --out runs/mine[/bold]
     """
-    from pwoa.recipe import load_recipe
+    from pwoa.recipe import load_recipe, recipe_for
 
     given = {
         "sparsity.rate": rate,
@@ -110,7 +111,8 @@ def prune(
         "teacher.checkpoint": checkpoint and str(checkpoint),
         "training.seed": seed,
     }
-    plan = load_recipe(recipe).with_settings(settings or [])
+    start = load_recipe(recipe) if recipe else recipe_for(data or "mnist-mini")
+    plan = start.with_settings(settings or [])
     plan = plan.with_settings({key: value for key, value in given.items() if value is not None})
     if device != "auto":
         plan = plan.with_settings({"training.device": device})
@@ -151,7 +153,7 @@ def evaluate(
     if not is_run and (arch is None or data is None):
         missing = "is not a run folder; " if model.is_dir() else ""
         raise InputError(f"{model} {missing}to evaluate a checkpoint give --arch NAME and --data NAME")
-    recipe = load_recipe(model / "recipe.toml") if is_run and data is None else recipe_for(str(data))
+    recipe = load_recipe(model / "recipe.toml") if is_run else recipe_for(str(data))
     if radius is not None:
         recipe = recipe.with_settings([f"threat.radius={radius}"])
 
@@ -162,7 +164,8 @@ def evaluate(
     from pwoa.run import load_run
 
     where = folder or (recipe.data.folder if data is None else None) or None
-    images = load_data(data or recipe.data.name, folder=where)
+    progress = ConsoleProgress()
+    images = load_data(data or recipe.data.name, folder=where, progress=progress.reach)
     network = load_run(model) if is_run else load_model(str(arch), model, images)
     scores = evaluation.evaluate(
         network,
@@ -172,7 +175,7 @@ def evaluate(
         images=n,
         seed=seed,
         device=device,
-        progress=ConsoleProgress(),
+        progress=progress,
     )
     threat = f"{recipe.threat.norm} {recipe.threat.radius:.4g}"
     _print_table({str(model): scores.accuracy}, f"Accuracy in % on {scores.images:,} test images, {threat}")
@@ -201,6 +204,9 @@ def demo(
     }
     title = f"Accuracy in % on {result['images']:,} test images, l∞ 0.3, rate {result['rate']:.4g}"
     _print_table(rows, title)
+    kept = {name: 100 * result[name]["pgd20"] / result["teacher"]["pgd20"] for name in ("naive", "pwoa")}
+    ours, naive = kept["pwoa"], kept["naive"]
+    print(f"Of the teacher's accuracy under PGD-20, PwoA keeps {ours:.0f} %, naive pruning {naive:.0f} %.")
     try:
         accuracy_bars(rows, title, out / "robustness.png")
         print(f"plot: {out / 'robustness.png'}")

@@ -18,6 +18,8 @@ def choose_device(name: str) -> torch.device:
         torch.empty(1, device=device)
     except (RuntimeError, AssertionError) as error:
         raise InputError(f"device {name!r} cannot be used: {first_line(error)}") from None
+    if device.type not in ("cpu", "cuda"):
+        raise InputError(f"device {name!r} cannot be used: only cpu and cuda can")
     return device
 
 

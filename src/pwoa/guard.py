@@ -2,7 +2,8 @@
 
 An adversarial example is an input moved along a gradient of a loss. To make one, the input has to take part
 in automatic differentiation, and this is what the guard refuses, at every place where it is asked for: at the
-attacks of this package, at the door of the guarded models, at `torch.autograd.grad` and at `requires_grad_`.
+attacks of this package, at the door of the guarded models, at `torch.autograd.grad`, at `make_dual`, and where
+a tensor is told to require gradients.
 """
 
 from __future__ import annotations
@@ -29,7 +30,9 @@ def example_free(*models: nn.Module) -> Iterator[None]:
     with ExitStack() as undo:
         undo.callback(_standing.reset, token)
         undo.enter_context(_refusing(torch.autograd, "grad", _differentiated))
+        undo.enter_context(_refusing(torch.autograd.forward_ad, "make_dual", _made_to_track))
         undo.enter_context(_refusing(Tensor, "requires_grad_", _made_to_track))
+        undo.enter_context(_refusing_assignment())
         for model in models:
             undo.callback(model.register_forward_pre_hook(_refuse_tracked, with_kwargs=True).remove)
         yield
@@ -69,9 +72,31 @@ def _refusing(owner: Any, name: str, asked_for: Callable[..., Sequence[Any]]) ->
         setattr(owner, name, plain)
 
 
+@contextmanager
+def _refusing_assignment() -> Iterator[None]:
+    """While inside, `tensor.requires_grad = True` raises for what is not a parameter."""
+    plain: Any = torch._C.TensorBase.requires_grad
+    outer = vars(Tensor).get("requires_grad")  # of a guard around this one
+
+    def assign(tensor: Tensor, value: bool) -> None:
+        if value and not isinstance(tensor, nn.Parameter):
+            raise ExampleFreeViolation(
+                "requires_grad was set on something that is not a parameter: this run is example-free"
+            )
+        plain.__set__(tensor, value)
+
+    Tensor.requires_grad = property(plain.__get__, assign)  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        del Tensor.requires_grad  # what it inherits is the plain one
+        if outer is not None:
+            Tensor.requires_grad = outer
+
+
 def _differentiated(outputs: Any, inputs: Any, *args: Any, **kwargs: Any) -> Sequence[Any]:
     return [inputs] if isinstance(inputs, Tensor) else inputs
 
 
-def _made_to_track(tensor: Tensor, requires_grad: bool = True) -> Sequence[Any]:
-    return [tensor] if requires_grad else []
+def _made_to_track(tensor: Tensor, requires_grad: Any = True, **kwargs: Any) -> Sequence[Any]:
+    return [] if requires_grad is False else [tensor]

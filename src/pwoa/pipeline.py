@@ -62,9 +62,10 @@ def prune(
     teacher_scores: the teacher's final evaluation, if it was measured before by the same recipe.
     """
     progress = progress or Progress()
-    subject = _prepare(teacher, data, recipe, dict(settings or {}) | ({"sparsity.rate": rate} if rate else {}))
+    changes = dict(settings or {}) | ({} if rate is None else {"sparsity.rate": rate})
+    subject = _prepare(teacher, data, recipe, progress, changes)
     run = _choose_run(folder, subject)
-    run.check(subject.recipe, subject.fingerprint)
+    run.check(subject.recipe, subject.identity)
     if run.finished:
         progress.say(f"{run.path} is finished, nothing is left to do")
         model = load_run(run.path, copy.deepcopy(subject.teacher))
@@ -76,8 +77,11 @@ def prune(
         run.finish(summary)
     except KeyboardInterrupt:
         progress.close()
-        progress.say(f"stopped; give the folder {run.path} again to resume" if run.started else "nothing was written")
+        again = f"the same command, with the folder {run.path}, resumes" if run.started else "nothing was written"
+        progress.say(f"stopped; {again}")
         raise
+    finally:
+        progress.close()
     return Result(student, run.path, summary, run.metrics())
 
 
@@ -88,15 +92,20 @@ class _Subject:
     recipe: Recipe
     data: Data
     teacher: nn.Module
+    student: nn.Module
     material: Material
     device: torch.device
-    fingerprint: str
+    identity: dict[str, str]
 
 
 def _prepare(
-    teacher: nn.Module | None, data: Any, source: str | Path | Recipe | None, settings: dict[str, Any]
+    teacher: nn.Module | None,
+    data: Any,
+    source: str | Path | Recipe | None,
+    progress: Progress,
+    settings: dict[str, Any],
 ) -> _Subject:
-    loaded = None if data is None else load_data(data)
+    loaded = None if data is None else load_data(data, progress=progress.reach)
     if source is None and loaded is not None:
         recipe = recipe_for(loaded.name)
     else:
@@ -109,23 +118,26 @@ def _prepare(
     find_method(recipe.method)
     parse_attacks(recipe.evaluation.attacks)
     if loaded is None:
-        loaded = load_data(recipe.data.name, folder=recipe.data.folder or None)
+        loaded = load_data(recipe.data.name, folder=recipe.data.folder or None, progress=progress.reach)
+        progress.close()
     device = choose_device(recipe.training.device)
     if teacher is None:
         if not recipe.teacher.checkpoint:
             raise InputError("this recipe names no teacher; give one with --checkpoint FILE (teacher.checkpoint)")
         teacher = load_model(recipe.teacher.architecture, recipe.teacher.checkpoint, loaded)
-    teacher = copy.deepcopy(teacher).to(device).eval().requires_grad_(False)
+    student = copy.deepcopy(teacher).to(device)
+    teacher = copy.deepcopy(student).eval().requires_grad_(False)
     loaded = loaded.to(device)
     check_model(teacher, loaded.train.batch(torch.arange(2, device=device))[0], loaded.classes)
     material = Material.of(loaded, recipe, device)
-    return _Subject(recipe, loaded, teacher, material, device, fingerprint(teacher))
+    identity = {"teacher": fingerprint(teacher), "data": loaded.fingerprint()}
+    return _Subject(recipe, loaded, teacher, student, material, device, identity)
 
 
 def _announcement(subject: _Subject, run: Run) -> str:
     recipe = subject.recipe
     return (
-        f"{recipe.method}: {recipe.teacher.architecture} on {recipe.data.name}, rate {recipe.sparsity.rate:g}, "
+        f"{recipe.teacher.architecture} on {recipe.data.name}, rate {recipe.sparsity.rate:g}, "
         f"{recipe.search.epochs} + {recipe.finetune.epochs} epochs on {len(subject.material.train):,} images, "
         f"{device_name(subject.device)}\nrun folder: {run.path}"
     )
@@ -137,10 +149,11 @@ def _choose_run(folder: str | Path | None, subject: _Subject) -> Run:
         return Run(folder)
     recipe = subject.recipe
     architecture = recipe.teacher.architecture.rpartition(":")[2].rpartition(".")[2].lower()
-    name = f"{recipe.data.name}-{architecture}-{recipe.method}-x{recipe.sparsity.rate:g}-seed{recipe.training.seed}"
+    data = Path(recipe.data.name).name
+    name = f"{data}-{architecture}-{recipe.method}-x{recipe.sparsity.rate:g}-seed{recipe.training.seed}"
     for number in itertools.count(1):
         run = Run(Path("runs") / (name if number == 1 else f"{name}-{number}"))
-        if not run.path.exists() or run.holds(recipe, subject.fingerprint):
+        if not run.path.exists() or (run.started and not run.differences(recipe, subject.identity)):
             break
     return run
 
@@ -148,8 +161,8 @@ def _choose_run(folder: str | Path | None, subject: _Subject) -> Run:
 def _train(subject: _Subject, run: Run, force: bool, progress: Progress) -> tuple[nn.Module, dict[str, Any]]:
     """The pruned student, saved in the run folder, and what is to be said of its training."""
     recipe, material = subject.recipe, subject.material
-    student = copy.deepcopy(subject.teacher).requires_grad_(True)
-    student.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    student = subject.student
+    _lay_out(student, torch.channels_last)
     method = find_method(recipe.method)(student, subject.teacher, material, recipe)
     if run.started:
         progress.say("resuming")
@@ -157,18 +170,19 @@ def _train(subject: _Subject, run: Run, force: bool, progress: Progress) -> tupl
         checked = check_teacher(subject.teacher, material.held_out(), recipe, force, material.classes)
         robust = ", ".join(f"{name} {value:.1f} %" for name, value in checked.items() if name != "images")
         progress.say(f"teacher on {checked['images']} validation images: {robust}")
-        run.begin(recipe, {"fingerprint": subject.fingerprint, **checked})
+        run.begin(recipe, {**subject.identity, **checked})
     probe = hsic_plane(student, material, recipe.objective.points, recipe.objective.hsic == "normalised")
     engine = Engine(student, method.stages, material, recipe.training, run, progress, probe)
     with ExitStack() as guard:
         if method.example_free:
             guard.enter_context(example_free(student, subject.teacher))
         engine.train()
-    student.eval().requires_grad_(False).to(memory_format=torch.contiguous_format)  # type: ignore[call-overload]
+    student.eval()
+    _lay_out(student, torch.contiguous_format)
     sparsity = [{**asdict(row), "rate": row.rate} for row in count(student)]
     about = describe_model(student, subject.data.classes, subject.data.train.pixels.shape[1])
     threat = asdict(recipe.threat)
-    run.save_model(student, {**about, "teacher": subject.fingerprint, "threat": threat, "sparsity": sparsity})
+    run.save_model(student, {**about, **subject.identity, "threat": threat, "sparsity": sparsity})
     return student, {
         "method": recipe.method,
         "example_free": method.example_free,
@@ -176,8 +190,16 @@ def _train(subject: _Subject, run: Run, force: bool, progress: Progress) -> tupl
         "sparsity": sparsity,
         "seed": recipe.training.seed,
         "device": device_name(subject.device),
+        "selected_epoch": engine.selected,
         "training_seconds": engine.seconds,
     }
+
+
+def _lay_out(model: nn.Module, form: torch.memory_format) -> None:
+    """Put the weights of 2-D convolutions into a memory format; channels last is faster, most of all on a CPU."""
+    for parameter in model.parameters():
+        if parameter.dim() == 4:
+            parameter.data = parameter.data.contiguous(memory_format=form)
 
 
 def _evaluate(

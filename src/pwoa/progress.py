@@ -47,12 +47,12 @@ class ConsoleProgress(Progress):
         )
         self._bar = Bar(*columns, console=self._console, transient=True)
         self._terminal = self._console.is_terminal
-        self._name, self._done, self._total = "", 0, 0
+        self._name, self._done, self._total, self._first = "", 0, 0, 0
         self._began = self._spoke = 0.0
 
     def start(self, task: str, total: int, done: int = 0) -> None:
         self.close()
-        self._name, self._done, self._total = task, done, total
+        self._name, self._done, self._total, self._first = task, done, total, done
         self._began = self._spoke = time.monotonic()
         if self._terminal:
             self._bar.add_task(task, total=total, completed=done, rate="")
@@ -62,7 +62,7 @@ class ConsoleProgress(Progress):
         self._done += units
         now = time.monotonic()
         if self._terminal and self._bar.task_ids:
-            rate = f"{self._done / max(now - self._began, 1e-9):.0f}/s"
+            rate = f"{(self._done - self._first) / max(now - self._began, 1e-9):.0f}/s"
             self._bar.update(self._bar.task_ids[0], advance=units, rate=rate)
         elif now - self._spoke > 30 and self._done < self._total:  # a sign of life in a log
             self._spoke = now

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import platform
+import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -19,6 +20,8 @@ import pwoa
 from pwoa.errors import InputError
 from pwoa.models import architecture_name, build, load_state
 from pwoa.recipe import Recipe, load_recipe, to_toml
+
+BEGINNING = {"teacher.json", ".teacher.json.part", ".recipe.toml.part"}
 
 
 class Run:
@@ -38,29 +41,29 @@ class Run:
     def finished(self) -> bool:
         return (self.path / "result.json").is_file()
 
-    def holds(self, recipe: Recipe, teacher: str) -> bool:
-        """Whether this is the folder of this very run, finished or not."""
-        return (
-            self.started
-            and not load_recipe(self.path / "recipe.toml").differences(recipe)
-            and self.read_json("teacher.json")["fingerprint"] == teacher
-        )
+    def differences(self, recipe: Recipe, identity: Mapping[str, str]) -> list[str]:
+        """In what a started run is not this one: settings, the teacher, the data."""
+        known = self.read_json("teacher.json")
+        other = [name for name, value in identity.items() if known.get(name) != value]
+        return load_recipe(self.path / "recipe.toml").differences(recipe) + other
 
-    def check(self, recipe: Recipe, teacher: str) -> None:
+    def check(self, recipe: Recipe, identity: Mapping[str, str]) -> None:
         """Refuse a folder that cannot be written, or that holds something else than this very run."""
         if self.started:
-            if changed := load_recipe(self.path / "recipe.toml").differences(recipe):
+            if changed := self.differences(recipe, identity):
                 raise InputError(
                     f"{self.path} holds a run with another {', '.join(changed[:3])}; "
-                    "choose another folder, or give the same recipe to resume it"
+                    "choose another folder, or give the same again to resume it"
                 )
-            if self.read_json("teacher.json")["fingerprint"] != teacher:
-                raise InputError(f"{self.path} holds a run with another teacher; choose another folder")
-        elif self.path.exists() and (not self.path.is_dir() or any(self.path.iterdir())):
+        elif self.path.exists() and not self._is_blank():
             raise InputError(f"{self.path} exists and is not a run folder; choose another one")
         parent = next(p for p in (self.path, *self.path.absolute().parents) if p.exists())
         if not os.access(parent, os.W_OK):
             raise InputError(f"cannot write to {parent}; choose another folder with --out (in Python: folder=)")
+
+    def _is_blank(self) -> bool:
+        """Whether there is nothing, or only what a run that was killed while it began leaves behind."""
+        return self.path.is_dir() and {path.name for path in self.path.iterdir()} <= BEGINNING
 
     def begin(self, recipe: Recipe, teacher: Mapping[str, Any]) -> None:
         """Create the folder; its recipe is written last, so a folder with a recipe is complete."""
@@ -117,14 +120,12 @@ class Run:
     def finish(self, result: Mapping[str, Any]) -> None:
         """Write result.json and drop the checkpoint: the run is done."""
         self.write_json("result.json", result)
-        with suppress(OSError):
-            (self.path / "checkpoint" / "state.pt").unlink()
-            (self.path / "checkpoint").rmdir()
+        shutil.rmtree(self.path / "checkpoint", ignore_errors=True)
 
     def _write(self, name: str, fill: Callable[[IO[bytes]], Any]) -> None:
         target = self.path / name
         with _naming(self.path):
-            temporary = target.with_name(f".{target.name}.{os.getpid()}")
+            temporary = target.with_name(f".{target.name}.part")
             try:
                 with temporary.open("wb") as file:
                     fill(file)

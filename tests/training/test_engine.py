@@ -48,8 +48,9 @@ class Classify(Stage):
         assert all(p.grad is None for p in self.model.parameters())
         self.calls.append("step")
 
-    def after_epoch(self, epoch: int, validation: Mapping[str, float]) -> None:
+    def after_epoch(self, epoch: int, validation: Mapping[str, float]) -> Mapping[str, Any]:
         self.validation.append(validation)
+        return {"note": epoch}
 
 
 def engine_for(
@@ -57,7 +58,7 @@ def engine_for(
 ) -> Engine:
     run = Run(folder)
     if not run.started:
-        run.begin(recipe, {"fingerprint": ""})
+        run.begin(recipe, {})
     material = Material.of(data, recipe, torch.device("cpu"))
     return Engine(model, stages, material, recipe.training, run, progress or Progress())
 
@@ -71,6 +72,7 @@ def test_a_stage_is_called_in_order(tmp_path: Path, tiny_teacher: nn.Module, tin
     epoch = ["loss", "backward", "step"] * 2 + ["validate"]
     assert stage.calls == ["begin", "epoch 0", *epoch, "epoch 1", *epoch]
     assert [set(parts) for parts in stage.validation] == [{"loss", "classification", "accuracy"}] * 2
+    assert [line["note"] for line in Run(tmp_path).metrics()] == [0, 1]
 
 
 def test_the_learning_rate_follows_a_cosine(

@@ -79,6 +79,9 @@ def common_form(paths: list[Path]) -> tuple[tuple[int, int], str]:
 
 
 def _load(listing: Listing, size: tuple[int, int], mode: str) -> Images:
+    # Mixed, the same way each time: the first so many images are then a fair sample of all classes.
+    order = torch.randperm(len(listing), generator=torch.Generator().manual_seed(0)).tolist()
+    listing = [listing[position] for position in order]
     width, height = size
     pixels = torch.empty(len(listing), len(mode), height, width, dtype=torch.uint8)
     for i, (path, _) in enumerate(listing):

@@ -48,6 +48,7 @@ def evaluate(
     check_model(model, test.batch(torch.arange(min(2, len(test)), device=where))[0], loaded.classes)
     progress.start("evaluating", work(len(test), chosen))
     options: dict[str, Any] = {"batch": batch, "seed": seed, "advance": progress.advance}
-    scores = robustness(model, test, threat, chosen, classes=loaded.classes, **options)
-    progress.close()
-    return scores
+    try:
+        return robustness(model, test, threat, chosen, classes=loaded.classes, **options)
+    finally:
+        progress.close()

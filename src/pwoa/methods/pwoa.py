@@ -72,9 +72,11 @@ class Search(Stage):
     def after_backward(self) -> None:
         self._admm.add_gradient()
 
-    def after_epoch(self, epoch: int, validation: Mapping[str, float]) -> None:
-        if epoch == 0:
-            self._objective.balance(validation)
+    def after_epoch(self, epoch: int, validation: Mapping[str, float]) -> Mapping[str, Any]:
+        if epoch or not self._objective.balancing:
+            return {}
+        self._objective.balance(validation)
+        return {"weights": asdict(self._objective.weights)}
 
     def state_dict(self) -> dict[str, Any]:
         return {"admm": self._admm.state_dict(), "weights": asdict(self._objective.weights)}
@@ -134,6 +136,9 @@ class Objective:
         self.weights = Weights(recipe.distillation, recipe.hsic_x, recipe.hsic_y, recipe.classification)
         if not any(asdict(self.weights).values()):
             raise InputError("all weights of the objective are 0; there is nothing to minimise")
+        self.balancing = recipe.balance == "auto"
+        if self.balancing and not recipe.distillation:
+            raise InputError("objective.balance = 'auto' needs the distillation term (objective.distillation > 0)")
         self._student = student
         self._logits = as_logits(student, material.classes)
         self._teacher = teacher
@@ -142,6 +147,10 @@ class Objective:
         if recipe.hsic_x or recipe.hsic_y:
             example, _ = material.images.batch(material.validation[:2])
             self._points = hidden_points(student, example, recipe.points)
+            if not self._points:
+                raise InputError(
+                    "the model has no hidden layer to take HSIC of; set objective.hsic_x and objective.hsic_y to 0"
+                )
 
     def __call__(self, batch: Batch) -> Loss:
         weights = self.weights
@@ -164,12 +173,10 @@ class Objective:
 
     def balance(self, parts: Mapping[str, float]) -> None:
         """The paper's rule (Appendix B): L_ADMM = 10 λ L_D and λ L_D = 10 |L_H|, with λx : λy as given."""
-        if self._recipe.balance != "auto":
-            return
         old = self.weights
-        if not old.distillation or not parts["distillation"]:
-            raise InputError("objective.balance = 'auto' needs the distillation term (objective.distillation > 0)")
         scaled = parts["admm"] / 10  # λ L_D
+        if not scaled or not parts["distillation"]:
+            raise InputError("objective.balance = 'auto': L_ADMM or L_D is 0 after the first epoch; give λ yourself")
         regulariser = abs(old.hsic_x * parts.get("hsic_x", 0) - old.hsic_y * parts.get("hsic_y", 0))
         factor = scaled / 10 / regulariser if regulariser else 1.0
         self.weights = Weights(
@@ -188,7 +195,9 @@ def teacher_logits(teacher: nn.Module, material: Material) -> Callable[[Batch], 
     def look_up(batch: Batch) -> Tensor:
         if not table:
             positions = torch.arange(len(material.images), device=material.images.pixels.device)
-            table.append(torch.cat([logits(material.images.batch(part)[0]) for part in torch.split(positions, CHUNK)]))
+            with torch.autocast(positions.device.type, enabled=False):  # a table for the whole run is worth float32
+                rows = [logits(material.images.batch(part)[0]) for part in torch.split(positions, CHUNK)]
+            table.append(torch.cat(rows))
         return table[0][batch.index]
 
     return look_up

@@ -39,5 +39,6 @@ def load_model(architecture: str | nn.Module, checkpoint: str | Path, data: Data
     model = build(architecture, data.classes, channels) if isinstance(architecture, str) else architecture
     load_state(model, read_state(checkpoint), str(checkpoint))
     model.eval()
-    check_model(model, data.test.batch(torch.arange(2))[0], data.classes)
+    index = torch.arange(min(2, len(data.test)), device=data.test.pixels.device)
+    check_model(model, data.test.batch(index)[0], data.classes)
     return model

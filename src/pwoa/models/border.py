@@ -42,9 +42,10 @@ def check_model(model: nn.Module, x: Tensor, classes: int) -> None:
     for name, value in model.state_dict().items():
         if value.is_floating_point() and not bool(torch.isfinite(value).all()):
             raise InputError(f"the model holds NaN or infinite weights in {name}")
+    device = next((value.device for value in model.parameters()), x.device)
     try:
         with evaluating(model), torch.no_grad():
-            logits = as_logits(model, classes)(x)
+            logits = as_logits(model, classes)(x.to(device))
     except InputError:
         raise
     except Exception as error:  # a user's own forward can raise anything

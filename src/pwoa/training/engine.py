@@ -79,6 +79,11 @@ class Engine:
         self._saved_at = time.perf_counter()
         self._steps = len(material.train) // recipe.batch
 
+    @property
+    def selected(self) -> int | None:
+        """The epoch of the last stage, counted from 0, whose weights are kept."""
+        return self._best["epoch"] if self._best else None
+
     def train(self) -> None:
         """Run what is left of all stages; afterwards the model has the selected weights."""
         state = self.run.load_checkpoint()
@@ -115,7 +120,7 @@ class Engine:
                 self._check_finite(line)
                 if last:
                     self._select(line)
-            stage.after_epoch(epoch, line["validation"])
+            line |= stage.after_epoch(epoch, line["validation"])
             line["learning_rate"] = self._learning_rate(stage, epoch * self._steps)
             line["seconds"] = time.perf_counter() - start
             self.seconds += line["seconds"]
@@ -188,7 +193,7 @@ class Engine:
         value = line["validation"]["loss"]
         if self._best is None or value < self._best["value"]:
             weights = {name: tensor.clone() for name, tensor in self.model.state_dict().items()}
-            self._best = {"value": value, "line": self._lines, "weights": weights}
+            self._best = {"value": value, "epoch": line["epoch"], "weights": weights}
 
     @staticmethod
     def _check_finite(line: Mapping[str, Any]) -> None:

@@ -23,10 +23,12 @@ def hsic_plane(
 
     @torch.no_grad()
     def measure() -> Mapping[str, float]:
+        if not last:
+            return {}
         model.eval()
         with recording(model, last) as hidden:
             model(x)
         found = bottleneck(x, y, [hidden[name] for name in last], normalised)
-        return {"hsic_x_last": found.x.item(), "hsic_y_last": found.y.item()} if last else {}
+        return {"hsic_x_last": found.x.item(), "hsic_y_last": found.y.item()}
 
     return measure

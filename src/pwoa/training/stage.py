@@ -51,8 +51,12 @@ class Stage(ABC):
     def after_step(self) -> None:
         """Called when the step is taken."""
 
-    def after_epoch(self, epoch: int, validation: Mapping[str, float]) -> None:
-        """Called after each epoch with the mean parts of the loss on the validation split."""
+    def after_epoch(self, epoch: int, validation: Mapping[str, float]) -> Mapping[str, Any]:
+        """Called after each epoch with the mean parts of the loss on the validation split.
+
+        What it returns is written down with the epoch's metrics.
+        """
+        return {}
 
     def state_dict(self) -> dict[str, Any]:
         """Tensors and plain values with which a killed stage goes on to the same bits."""
