@@ -129,6 +129,18 @@ def test_evaluate_a_checkpoint(tmp_path: Path) -> None:
     assert "give --arch NAME and --data NAME" in err
 
 
+def test_what_cannot_be_evaluated_is_said(finished: Path, tmp_path: Path) -> None:
+    for arguments, message in (
+        ([tmp_path / "nowhere"], "does not exist"),
+        ([tmp_path], "is not a run folder"),
+        ([finished, "--arch", "lenet"], "leave out --arch"),
+        ([finished, "--out", tmp_path], "cannot write the scores"),
+    ):
+        code, _, err = call("evaluate", *arguments)
+        assert code == 2
+        assert message in err
+
+
 class Bomb:
     def __init__(self, path: Path) -> None:
         self.path = path

@@ -316,7 +316,7 @@ class Bad:
         (None, {"sparsity.rate": 0.5}, r"sparsity.rate = 0.5; allowed: at least 1"),
         (None, {"sparsity.rate": 100.0}, "leaves layer conv.weight empty"),
         (None, {"training.batch": 100}, "a batch of 100 is larger than the 72 training images"),
-        (None, {"data.validation": 96}, "cannot hold out 96"),
+        (None, {"data.validation": 96}, "cannot hold out 96 .* set data.validation to fewer, such as 9"),
         (None, {"method": "pwao"}, "unknown method 'pwao'.*'pwoa'"),
         (None, {"objective.points": ["hiden"]}, "did you mean 'hidden'"),
         (
@@ -353,6 +353,13 @@ def test_force_prunes_a_teacher_that_is_not_robust(
     recipe = quick(teacher__minimum=60.0)
     result = prune(Bad.fragile(tiny_teacher), tiny_data, recipe=recipe, folder=tmp_path / "run", force=True)
     assert Run(result.folder).read_json("teacher.json")["pgd10"] < 60
+
+
+def test_a_class_is_not_a_model(tiny_data: Data) -> None:
+    with pytest.raises(InputError, match=r"must be an nn\.Module"):
+        prune(Softmax, tiny_data)  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="give a network"):
+        pwoa.load_model(Softmax, "embedded", tiny_data)  # type: ignore[arg-type]
 
 
 def test_evaluate_takes_any_model_and_tensors(tiny_teacher: nn.Module, tiny_data: Data) -> None:

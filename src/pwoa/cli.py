@@ -40,6 +40,7 @@ OutOption = Annotated[Path | None, typer.Option("--out", help="The run folder; t
 DataOption = Annotated[str | None, typer.Option("--data", help="A data set's name or a folder of images.")]
 FolderOption = Annotated[Path | None, typer.Option("--folder", help="Where the data set's official files are.")]
 ArchOption = Annotated[str | None, typer.Option("--arch", help="The architecture of the checkpoint.")]
+ATTACKS_HELP = "standard, or a list of natural, fgsm, pgdN, cw, autoattack, apgd-ce, apgd-t, fab-t, square."
 DeviceOption = Annotated[str, typer.Option("--device", help="auto, cpu, cuda, cuda:1, …")]
 
 
@@ -59,7 +60,6 @@ def friendly(verb: Callable[P, T]) -> Callable[P, T]:
             print(f"error: {error}", file=sys.stderr)
             raise typer.Exit(2) from None
         except KeyboardInterrupt:
-            print("interrupted", file=sys.stderr)
             raise typer.Exit(130) from None
 
     return wrapped
@@ -136,7 +136,7 @@ def evaluate(
     arch: ArchOption = None,
     data: DataOption = None,
     folder: FolderOption = None,
-    attacks: Annotated[str, typer.Option(help="standard, or a list: natural,fgsm,pgd20,cw,autoattack")] = "standard",
+    attacks: Annotated[str, typer.Option(help=ATTACKS_HELP)] = "standard",
     n: Annotated[int, typer.Option(help="How many test images, from the first; 0 is all.")] = 0,
     radius: Annotated[str | None, typer.Option(help="The attacker's radius, as 0.3 or 8/255.")] = None,
     seed: Annotated[int, typer.Option(help="Of the attacks' random starts.")] = 0,
@@ -150,10 +150,19 @@ def evaluate(
     from pwoa.recipe import load_recipe, recipe_for
 
     is_run = (model / "recipe.toml").is_file()
+    if not model.exists():
+        raise InputError(f"{model} does not exist; give a run folder or a checkpoint")
+    if not is_run and model.is_dir():
+        raise InputError(f"{model} is not a run folder")
     if not is_run and (arch is None or data is None):
-        missing = "is not a run folder; " if model.is_dir() else ""
-        raise InputError(f"{model} {missing}to evaluate a checkpoint give --arch NAME and --data NAME")
+        raise InputError(f"{model}: to evaluate a checkpoint give --arch NAME and --data NAME")
+    if is_run and arch is not None:
+        raise InputError(f"{model} is a run folder and knows its architecture; leave out --arch")
+    if out is not None and (out.is_dir() or not out.absolute().parent.is_dir()):
+        raise InputError(f"cannot write the scores to {out}; give a file in a folder that exists")
     recipe = load_recipe(model / "recipe.toml") if is_run else recipe_for(str(data))
+    if recipe.data.name == "custom" and data is None:
+        raise InputError(f"{model} was made from data given in Python; give --data, or use pwoa.evaluate there")
     if radius is not None:
         recipe = recipe.with_settings([f"threat.radius={radius}"])
 

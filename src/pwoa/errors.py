@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import difflib
+from collections.abc import Iterable
+
 
 class InputError(ValueError):
     """Something given from outside is wrong. The message is one line: what, where, and what to do.
@@ -13,3 +16,12 @@ class InputError(ValueError):
 def first_line(error: Exception) -> str:
     """What another library's error says, in one line."""
     return next(iter(str(error).splitlines()), type(error).__name__)
+
+
+def did_you_mean(given: str, known: Iterable[str], prefix: str = "") -> str:
+    """The known name nearest to what was given, or all of them, each with the prefix."""
+    names = list(known)
+    near = difflib.get_close_matches(given.lower(), names, n=1, cutoff=0.5)
+    if near:
+        return f"did you mean {prefix + near[0]!r}?"
+    return "known: " + ", ".join(prefix + name for name in names)

@@ -62,6 +62,8 @@ def prune(
     teacher_scores: the teacher's final evaluation, if it was measured before by the same recipe.
     """
     progress = progress or Progress()
+    if teacher is not None and not isinstance(teacher, nn.Module):
+        raise InputError(f"the teacher must be an nn.Module, not {teacher!r}")
     changes = dict(settings or {}) | ({} if rate is None else {"sparsity.rate": rate})
     subject = _prepare(teacher, data, recipe, progress, changes)
     run = _choose_run(folder, subject)
@@ -111,7 +113,7 @@ def _prepare(
     else:
         recipe = load_recipe("demo" if source is None else source)
     if loaded is not None:
-        settings["data.name"] = loaded.name
+        settings["data.name"] = str(data) if isinstance(data, (str, Path)) else loaded.name
     if teacher is not None:
         settings |= {"teacher.architecture": architecture_name(teacher), "teacher.checkpoint": "given"}
     recipe = recipe.with_settings(settings)
@@ -139,7 +141,8 @@ def _announcement(subject: _Subject, run: Run) -> str:
     return (
         f"{recipe.teacher.architecture} on {recipe.data.name}, rate {recipe.sparsity.rate:g}, "
         f"{recipe.search.epochs} + {recipe.finetune.epochs} epochs on {len(subject.material.train):,} images, "
-        f"{device_name(subject.device)}\nrun folder: {run.path}"
+        f"{device_name(subject.device)}\n"
+        f"threat: {recipe.threat.norm} {recipe.threat.radius:.4g}; run folder: {run.path}"
     )
 
 

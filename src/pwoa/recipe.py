@@ -7,7 +7,6 @@ This module imports nothing heavy, so that the command line can check a recipe b
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import json
 import math
 import tomllib
@@ -18,7 +17,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from pwoa.errors import InputError
+from pwoa.errors import InputError, did_you_mean
 
 
 def _number(default: float, *, low: float = -math.inf, high: float = math.inf) -> Any:
@@ -167,9 +166,12 @@ class Recipe:
         return changed
 
     def differences(self, other: Recipe) -> list[str]:
-        """The settings, as `section.key`, in which two recipes differ."""
+        """The settings, as `section.key`, in which two recipes differ, but for where and how they are run."""
         mine, theirs = flat(self), flat(other)
-        return [key for key in mine if mine[key] != theirs[key]]
+        return [key for key in mine if mine[key] != theirs[key] and key not in INCIDENTAL]
+
+
+INCIDENTAL = ("training.device", "training.checkpoint_seconds")
 
 
 def presets() -> list[str]:
@@ -311,7 +313,4 @@ def _check(value: Any, allowed: Mapping[str, Any], path: str, where: str) -> Any
 
 
 def _suggestion(given: str, known: list[str], prefix: str = "") -> str:
-    near = difflib.get_close_matches(given, known, n=1, cutoff=0.5)
-    if near:
-        return f"did you mean {prefix + near[0]!r}?"
-    return "known: " + ", ".join(prefix + name for name in known)
+    return did_you_mean(given, known, prefix)

@@ -58,5 +58,5 @@ def test_another_seed_holds_out_others() -> None:
 
 @pytest.mark.parametrize("validation", [-1, 5, 6])
 def test_split_must_leave_training_data(validation: int) -> None:
-    with pytest.raises(InputError, match=f"hold out {validation} of the 5 .* from 0 to 4"):
+    with pytest.raises(InputError, match=f"hold out {validation} of the 5 .* set data.validation to fewer, such as 1"):
         Data("d", make(5), make(1), 10).split(validation, 0)

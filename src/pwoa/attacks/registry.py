@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Sequence
 
 from torch import Tensor
@@ -12,7 +11,7 @@ from pwoa.attacks.fab import fab_t, fab_t_rounds
 from pwoa.attacks.gradient import cw, fgsm, pgd
 from pwoa.attacks.rounds import Rounds
 from pwoa.attacks.square import square, square_rounds
-from pwoa.errors import InputError
+from pwoa.errors import InputError, did_you_mean
 
 ATTACKS: dict[str, Callable[..., Tensor]] = {
     "apgd-ce": apgd_ce,
@@ -40,8 +39,6 @@ def check_names(attacks: str | Sequence[str]) -> tuple[str, ...]:
     for name in given:
         name = name.strip()
         if name != "standard" and name not in ATTACKS:
-            near = difflib.get_close_matches(name, ATTACKS, n=1)
-            hint = f"did you mean {near[0]!r}?" if near else f"known: standard, {', '.join(ATTACKS)}"
-            raise InputError(f"unknown attack {name!r} ({hint})")
+            raise InputError(f"unknown attack {name!r} ({did_you_mean(name, ['standard', *ATTACKS])})")
         names += STANDARD if name == "standard" else [name]
     return tuple(dict.fromkeys(names))

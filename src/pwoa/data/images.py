@@ -53,7 +53,7 @@ class Data:
         if not 0 <= validation < total:
             raise InputError(
                 f"cannot hold out {validation} of the {total} training images of {self.name}: "
-                f"choose a validation size from 0 to {total - 1}"
+                f"set data.validation to fewer, such as {max(1, total // 10)}"
             )
         order = torch.randperm(total, generator=torch.Generator().manual_seed(seed))
         device = self.train.labels.device

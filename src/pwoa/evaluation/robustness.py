@@ -12,14 +12,13 @@ from torch import Tensor, nn
 
 from pwoa.attacks import STANDARD as AUTOATTACK
 from pwoa.attacks import autoattack, cross_entropy, fgsm, margin, pgd, random_start
-from pwoa.attacks.gradient import AttackLoss
+from pwoa.attacks.gradient import CW_STEPS, AttackLoss
 from pwoa.data import Images
 from pwoa.errors import InputError
 from pwoa.models import LogitModel, as_logits, evaluating
 from pwoa.recipe import Threat
 
 STANDARD = ("natural", "fgsm", "pgd10", "pgd20", "cw")
-CW_STEPS = 30
 _LOSSES: dict[str, AttackLoss] = {"pgd": cross_entropy, "cw": margin}
 _ENSEMBLES: dict[str, tuple[str, ...]] = {
     "autoattack": AUTOATTACK,
@@ -30,7 +29,7 @@ _ENSEMBLES: dict[str, tuple[str, ...]] = {
 
 @dataclass(frozen=True)
 class Scores:
-    """Accuracy in percent by attack, on how many images, in how many seconds.
+    """Accuracy in percent by attack, on how many images, in how many seconds, against which attacker.
 
     An image counts for an attack if the model gets both the natural and the attacked image right.
     """
@@ -38,6 +37,7 @@ class Scores:
     accuracy: dict[str, float]
     images: int
     seconds: float
+    threat: Threat | None = None
 
     def __getitem__(self, attack: str) -> float:
         return self.accuracy[attack]
@@ -93,7 +93,7 @@ def robustness(
                 logits, *everything, threat, attacks=_ENSEMBLES[name], batch=batch, seed=seed, advance=advance
             )
             accuracy[name] = 100 * float(outcome.robust.float().mean())
-    return Scores(accuracy, len(images), time.perf_counter() - start)
+    return Scores(accuracy, len(images), time.perf_counter() - start, threat)
 
 
 def work(images: int, attacks: Sequence[str]) -> int:

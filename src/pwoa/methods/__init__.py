@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from torch import nn
 
-from pwoa.errors import InputError
+from pwoa.errors import InputError, did_you_mean
 from pwoa.methods.pwoa import Pwoa
 from pwoa.recipe import Recipe
 from pwoa.training import Material, Stage
@@ -31,7 +30,5 @@ METHODS: dict[str, Callable[[nn.Module, nn.Module, Material, Recipe], Method]] =
 def find_method(name: str) -> Callable[[nn.Module, nn.Module, Material, Recipe], Method]:
     """The method of that name."""
     if name not in METHODS:
-        near = difflib.get_close_matches(name, METHODS, n=1)
-        hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(METHODS)}"
-        raise InputError(f"unknown method {name!r} ({hint})")
+        raise InputError(f"unknown method {name!r} ({did_you_mean(name, METHODS)})")
     return METHODS[name]

@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from pwoa.data import Data
+from pwoa.errors import InputError
 from pwoa.models.border import LogitModel, as_logits, check_model, evaluating
 from pwoa.models.checkpoint import fingerprint, load_state, read_state
 from pwoa.models.hidden import hidden_points, recording
@@ -35,6 +36,8 @@ def load_model(architecture: str | nn.Module, checkpoint: str | Path, data: Data
 
     `architecture` is a registered name or a network of your own, which is filled and returned.
     """
+    if not isinstance(architecture, (str, nn.Module)):
+        raise InputError(f"give a network or the name of an architecture, not {architecture!r}")
     channels = data.train.pixels.shape[1]
     model = build(architecture, data.classes, channels) if isinstance(architecture, str) else architecture
     load_state(model, read_state(checkpoint), str(checkpoint))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -10,9 +9,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from pwoa.errors import InputError
+from pwoa.errors import InputError, did_you_mean
 from pwoa.models.border import evaluating
-from pwoa.sparsity.layers import LAYER_TYPES
+
+LAYER_TYPES = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.Linear)
+"""The layers with weights: what can be pruned, and what hidden activations come from."""
 
 
 def hidden_points(model: nn.Module, x: Tensor, chosen: Sequence[str] = ()) -> tuple[str, ...]:
@@ -24,9 +25,8 @@ def hidden_points(model: nn.Module, x: Tensor, chosen: Sequence[str] = ()) -> tu
     modules = dict(model.named_modules())
     for name in chosen:
         if name not in modules or not name:
-            near = difflib.get_close_matches(name, list(modules), n=1)
-            hint = f"; did you mean {near[0]!r}?" if near else ""
-            raise InputError(f"the model has no module {name!r} to take hidden activations from{hint}")
+            hint = did_you_mean(name, [known for known in modules if known])
+            raise InputError(f"the model has no module {name!r} to take hidden activations from ({hint})")
     if chosen:
         return tuple(chosen)
     declared = getattr(model, "hidden_points", None)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable
 
 from torch import nn
 
-from pwoa.errors import InputError
+from pwoa.errors import InputError, did_you_mean
 from pwoa.models.lenet import LeNet
 from pwoa.models.resnet import ResNet18
 
@@ -21,8 +20,7 @@ ARCHITECTURES: dict[str, Callable[[int, int], nn.Module]] = {
 def build(architecture: str, classes: int, channels: int) -> nn.Module:
     """A new network of a registered architecture."""
     if architecture not in ARCHITECTURES:
-        near = difflib.get_close_matches(architecture, ARCHITECTURES, n=1)
-        hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(ARCHITECTURES)}"
+        hint = did_you_mean(architecture, ARCHITECTURES)
         raise InputError(f"unknown architecture {architecture!r} ({hint}); in Python any nn.Module will do")
     return ARCHITECTURES[architecture](classes, channels)
 

@@ -8,8 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from pwoa.errors import InputError
-
-LAYER_TYPES = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.Linear)
+from pwoa.models.hidden import LAYER_TYPES
 
 
 def prunable(model: nn.Module) -> dict[str, nn.Parameter]:
