@@ -175,6 +175,18 @@ def test_what_the_user_froze_stays(tmp_path: Path, tiny_teacher: nn.Module, tiny
         assert torch.equal(result.model.state_dict()[name], tiny_teacher.state_dict()[name])
 
 
+def test_a_teacher_frozen_for_inference_can_be_pruned_and_one_frozen_in_part_cannot(
+    tmp_path: Path, tiny_teacher: nn.Module, tiny_data: Data, quick: Make
+) -> None:
+    tiny_teacher.requires_grad_(False)
+    result = prune(tiny_teacher, tiny_data, rate=4, recipe=quick(), folder=tmp_path / "run")
+    assert result.summary["rate"] == 4
+    assert not any(parameter.requires_grad for parameter in tiny_teacher.parameters())
+    tiny_teacher.out.requires_grad_(True)  # type: ignore[union-attr]
+    with pytest.raises(InputError, match=r"conv\.weight is frozen"):
+        prune(tiny_teacher, tiny_data, rate=4, recipe=quick(), folder=tmp_path / "other")
+
+
 def test_a_model_of_one_layer_can_be_pruned_without_hsic(tmp_path: Path, tiny_data: Data, quick: Make) -> None:
     model = nn.Sequential(nn.Flatten(), nn.Linear(36, 3))
     with pytest.raises(InputError, match="no hidden layer"):

@@ -24,7 +24,7 @@ from pwoa.models import architecture_name, check_model, fingerprint, load_model
 from pwoa.progress import Progress
 from pwoa.recipe import Recipe, load_recipe, recipe_for
 from pwoa.run import Run, describe_model, load_run
-from pwoa.sparsity import count
+from pwoa.sparsity import count, prunable
 from pwoa.training import Engine, Material
 from pwoa.training.probes import hsic_plane
 
@@ -127,13 +127,22 @@ def _prepare(
         if not recipe.teacher.checkpoint:
             raise InputError("this recipe names no teacher; give one with --checkpoint FILE (teacher.checkpoint)")
         teacher = load_model(recipe.teacher.architecture, recipe.teacher.checkpoint, loaded)
-    student = copy.deepcopy(teacher).to(device)
+    student = _thawed(copy.deepcopy(teacher).to(device))
     teacher = copy.deepcopy(student).eval().requires_grad_(False)
     loaded = loaded.to(device)
     check_model(teacher, loaded.train.batch(torch.arange(2, device=device))[0], loaded.classes)
     material = Material.of(loaded, recipe, device)
     identity = {"teacher": fingerprint(teacher), "data": loaded.fingerprint()}
     return _Subject(recipe, loaded, teacher, student, material, device, identity)
+
+
+def _thawed(student: nn.Module) -> nn.Module:
+    """A model frozen as a whole, as one does for inference, is trained; what is frozen of another stays so."""
+    if not any(parameter.requires_grad for parameter in student.parameters()):
+        student.requires_grad_(True)
+    if frozen := [name for name, weight in prunable(student).items() if not weight.requires_grad]:
+        raise InputError(f"the model's {frozen[0]} is frozen, so it cannot be pruned; set requires_grad on all layers")
+    return student
 
 
 def _announcement(subject: _Subject, run: Run) -> str:
