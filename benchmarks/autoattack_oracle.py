@@ -26,8 +26,8 @@ from pwoa.attacks import STANDARD, autoattack, fgsm
 from pwoa.attacks.registry import ROUNDS
 from pwoa.attacks.rounds import is_broken
 from pwoa.attacks.square import square_rounds
-from pwoa.devices import choose_device, device_name
-from pwoa.models import build, load_state, read_state
+from pwoa.devices import choose_device, device_name, exact_float32
+from pwoa.models import build, load_state, read_state, search_model
 from pwoa.recipe import Threat
 
 WHOLE = "standard"
@@ -46,43 +46,34 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], str, str, Threat]] = {
 
 
 def oracle(model: nn.Module, x: Tensor, labels: Tensor, threat: Threat, attack: str, options: Options) -> Tensor:
+    """Which images it leaves unbroken, run as it comes: with what torch takes for float32."""
     norm = {"linf": "Linf", "l2": "L2"}[threat.norm]
     runner = AutoAttack(model, device=x.device, eps=threat.radius, norm=norm, seed=options.seed)
     runner.square.n_queries = options.queries
     runner.attacks_to_run = list(STANDARD) if attack == WHOLE else [attack]
     found: Tensor = runner.run_standard_evaluation(x, labels, batch_size=options.batch)[0]
-    return found
+    wrong = [is_broken(model, *part) for part in zip(found.split(500), labels.split(500), strict=True)]
+    return ~torch.cat(wrong)
 
 
 def ours(model: nn.Module, x: Tensor, labels: Tensor, threat: Threat, attack: str, options: Options) -> Tensor:
-    search = None if options.search == "float32" else low_precision(model, getattr(torch, options.search))
-    verdicts = autoattack(
-        model, x, labels, threat, attacks=attack, batch=options.batch, seed=options.seed, search_model=search
-    )
-    return verdicts.adversarial
-
-
-def low_precision(model: nn.Module, dtype: torch.dtype) -> Callable[[Tensor], Tensor]:
-    def search(x: Tensor) -> Tensor:
-        with torch.autocast(x.device.type, dtype):
-            logits: Tensor = model(x.contiguous(memory_format=torch.channels_last))
-        return logits.float()
-
-    return search
+    """Which images ours leaves unbroken, as `pwoa evaluate` runs it; making the search model is a part of it."""
+    with exact_float32():
+        search = search_model(model, x, batch=options.batch) if options.search == "auto" else None
+        settings = {"attacks": attack, "batch": options.batch, "seed": options.seed, "search_model": search}
+        return autoattack(model, x, labels, threat, **settings).robust
 
 
 def timed(
     run: Callable[..., Tensor], model: nn.Module, x: Tensor, labels: Tensor, *rest: object
 ) -> tuple[float, float]:
-    """Percent robust accuracy on the images that `run` returns, and its seconds."""
+    """Percent robust accuracy, and seconds."""
     wait = torch.cuda.synchronize if x.is_cuda else lambda: None
     wait()
     start = time.perf_counter()
-    found = run(model, x, labels, *rest)
+    robust = run(model, x, labels, *rest)
     wait()
-    seconds = time.perf_counter() - start
-    wrong = torch.cat([is_broken(model, *part) for part in zip(found.split(500), labels.split(500), strict=True)])
-    return 100 * (1 - float(wrong.float().mean())), seconds
+    return 100 * float(robust.float().mean()), time.perf_counter() - start
 
 
 class Options(argparse.Namespace):
@@ -118,7 +109,7 @@ def options() -> Options:
     parser.add_argument("--batch", type=int, default=500)
     parser.add_argument("--queries", type=int, default=5000)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--search", choices=["float32", "bfloat16", "float16"], default="float32")
+    parser.add_argument("--search", choices=["auto", "float32"], default="auto")
     parser.add_argument("--device", default="auto")
     parser.add_argument("--limit-seconds", type=float, default=float("inf"), help="start no row after this time")
     parser.add_argument("--out", type=Path, help="a file that holds the rows so far, as a JSON list")

@@ -13,7 +13,6 @@ import sys
 
 import pwoa
 from pwoa.demo import NAIVE
-from pwoa.evaluation import Scores
 from pwoa.progress import ConsoleProgress, Progress
 
 COLUMNS = ("natural", "fgsm", "pgd10", "pgd20", "cw")
@@ -34,7 +33,7 @@ def main() -> None:
         recipe = recipe.with_settings({"data.folder": options.folder})
     rows = []
     for seed in options.seeds:
-        teacher: Scores | None = None
+        teacher: dict[str, float] | None = None
         for name, settings in (("ce", NAIVE), ("pwoa", {})):
             result = pwoa.prune(
                 recipe=recipe,
@@ -45,7 +44,7 @@ def main() -> None:
             )
             found = result.summary
             if teacher is None:
-                teacher = Scores(found["teacher"], found["images"], 0.0)
+                teacher = found["teacher"]
                 rows.append(_row("teacher", seed, found["teacher"], rate=1.0, seconds=0.0, device=found["device"]))
             seconds = round(found["training_seconds"], 1)
             rows.append(_row(name, seed, found["pruned"], rate=found["rate"], seconds=seconds, device=found["device"]))

@@ -6,7 +6,6 @@ import time
 from pathlib import Path
 from typing import Any
 
-from pwoa.evaluation import Scores
 from pwoa.pipeline import Result, prune
 from pwoa.progress import Progress
 from pwoa.recipe import Recipe, load_recipe
@@ -30,15 +29,15 @@ def demo(
     start = time.perf_counter()
     progress.say(f"\n1 of 2: naive pruning, rate {recipe.sparsity.rate:g}, with cross-entropy")
     naive = prune(recipe=recipe, settings=NAIVE, folder=Path(folder) / "naive", progress=progress)
-    teacher = Scores(naive.summary["teacher"], naive.summary["images"], 0.0)
+    teacher = naive.summary["teacher"]
     progress.say(f"\n2 of 2: PwoA, rate {recipe.sparsity.rate:g}, with distillation and the HSIC bottleneck")
     ours = prune(recipe=recipe, folder=Path(folder) / "pwoa", teacher_scores=teacher, progress=progress)
     result = {
-        "teacher": teacher.accuracy,
+        "teacher": teacher,
         "naive": naive.summary["pruned"],
         "pwoa": ours.summary["pruned"],
         "rate": ours.summary["rate"],
-        "images": teacher.images,
+        "images": naive.summary["images"],
         "seconds": _seconds(naive, ours, time.perf_counter() - start),
         "device": ours.summary["device"],
     }

@@ -18,6 +18,8 @@ from pwoa.data import Data, load_data
 from pwoa.devices import choose_device, device_name
 from pwoa.errors import InputError
 from pwoa.evaluation import Scores, check_teacher, parse_attacks, robustness, work
+from pwoa.evaluation.verdicts import FILE as VERDICTS
+from pwoa.evaluation.verdicts import save_verdicts
 from pwoa.guard import example_free
 from pwoa.methods import find_method
 from pwoa.models import architecture_name, check_model, fingerprint, load_model
@@ -48,7 +50,7 @@ def prune(
     settings: Mapping[str, Any] | None = None,
     folder: str | Path | None = None,
     force: bool = False,
-    teacher_scores: Scores | None = None,
+    teacher_scores: Mapping[str, float] | None = None,
     progress: Progress | None = None,
 ) -> Result:
     """Prune a robust model with natural examples only, evaluate it, and keep everything in a run folder.
@@ -59,7 +61,7 @@ def prune(
     settings: changes to the recipe, as {"section.key": value}; `rate` is short for "sparsity.rate".
     folder: where the run lives; the same folder again resumes it. None chooses one under runs/.
     force: prune even a teacher that fails the check of its robustness.
-    teacher_scores: the teacher's final evaluation, if it was measured before by the same recipe.
+    teacher_scores: the teacher's accuracy by attack, if it was measured before by the same recipe.
     """
     progress = progress or Progress()
     if teacher is not None and not isinstance(teacher, nn.Module):
@@ -75,7 +77,7 @@ def prune(
     progress.say(_announcement(subject, run))
     try:
         student, training = _train(subject, run, force, progress)
-        summary = training | _evaluate(student, subject, teacher_scores, progress)
+        summary = training | _evaluate(student, subject, run, teacher_scores, progress)
         run.finish(summary)
     except KeyboardInterrupt:
         progress.close()
@@ -215,9 +217,9 @@ def _lay_out(model: nn.Module, form: torch.memory_format) -> None:
 
 
 def _evaluate(
-    student: nn.Module, subject: _Subject, teacher_scores: Scores | None, progress: Progress
+    student: nn.Module, subject: _Subject, run: Run, teacher_scores: Mapping[str, float] | None, progress: Progress
 ) -> dict[str, Any]:
-    """The teacher and its pruned copy under the same attacks on the same test images."""
+    """The teacher and its pruned copy under the same attacks on the same test images; the verdicts are kept."""
     recipe = subject.recipe
     start = time.perf_counter()
     test = subject.data.test
@@ -237,12 +239,14 @@ def _evaluate(
             advance=progress.advance,
         )
 
-    teacher = teacher_scores or measure("teacher", subject.teacher)
+    teacher = teacher_scores or measure("teacher", subject.teacher).accuracy
     pruned = measure("pruned model", student)
     progress.close()
+    about = {"data": subject.identity["data"], "images": len(images), "threat": asdict(recipe.threat)}
+    save_verdicts(run.path / VERDICTS, pruned.right, {**about, "model": fingerprint(student)})
     return {
         "images": pruned.images,
-        "teacher": teacher.accuracy,
+        "teacher": dict(teacher),
         "pruned": pruned.accuracy,
         "evaluation_seconds": time.perf_counter() - start,
     }

@@ -6,10 +6,9 @@ import json
 import os
 import platform
 import shutil
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import torch
 from safetensors.torch import load as load_safetensors
@@ -18,6 +17,7 @@ from torch import nn
 
 import pwoa
 from pwoa.errors import InputError
+from pwoa.files import naming, replacing
 from pwoa.models import architecture_name, build, load_state
 from pwoa.recipe import Recipe, load_recipe, to_toml
 
@@ -67,13 +67,14 @@ class Run:
 
     def begin(self, recipe: Recipe, teacher: Mapping[str, Any]) -> None:
         """Create the folder; its recipe is written last, so a folder with a recipe is complete."""
-        with _naming(self.path):
+        with naming(self.path):
             self.path.mkdir(parents=True, exist_ok=True)
         self.write_json("teacher.json", teacher)
         self.write_text("recipe.toml", to_toml(recipe))
 
     def write_text(self, name: str, text: str) -> None:
-        self._write(name, lambda file: file.write(text.encode()))
+        with replacing(self.path / name) as file:
+            file.write(text.encode())
 
     def write_json(self, name: str, value: Any) -> None:
         self.write_text(name, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
@@ -83,7 +84,7 @@ class Run:
 
     def log(self, line: Mapping[str, Any]) -> None:
         """Append a line to metrics.jsonl."""
-        with _naming(self.path), (self.path / "metrics.jsonl").open("a", encoding="utf-8") as file:
+        with naming(self.path), (self.path / "metrics.jsonl").open("a", encoding="utf-8") as file:
             file.write(json.dumps(line) + "\n")
 
     def metrics(self) -> list[dict[str, Any]]:
@@ -92,9 +93,10 @@ class Run:
         return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()] if path.exists() else []
 
     def save_checkpoint(self, state: Mapping[str, Any]) -> None:
-        with _naming(self.path):
+        with naming(self.path):
             (self.path / "checkpoint").mkdir(exist_ok=True)
-        self._write("checkpoint/state.pt", lambda file: torch.save(dict(state), file))
+        with replacing(self.path / "checkpoint" / "state.pt") as file:
+            torch.save(dict(state), file)
 
     def load_checkpoint(self) -> dict[str, Any] | None:
         """The last checkpoint, or None; metrics.jsonl is cut back to what it knows."""
@@ -114,30 +116,14 @@ class Run:
             name: value.detach().cpu().clone(memory_format=torch.contiguous_format)
             for name, value in model.state_dict().items()
         }
-        self._write("model.safetensors", lambda file: file.write(save_safetensors(tensors)))
+        with replacing(self.path / "model.safetensors") as file:
+            file.write(save_safetensors(tensors))
         self.write_json("model.json", about)
 
     def finish(self, result: Mapping[str, Any]) -> None:
         """Write result.json and drop the checkpoint: the run is done."""
         self.write_json("result.json", result)
         shutil.rmtree(self.path / "checkpoint", ignore_errors=True)
-
-    def _write(self, name: str, fill: Callable[[IO[bytes]], Any]) -> None:
-        target = self.path / name
-        with _naming(self.path):
-            temporary = target.with_name(f".{target.name}.part")
-            try:
-                with temporary.open("wb") as file:
-                    fill(file)
-                    file.flush()
-                    os.fsync(file.fileno())
-                os.replace(temporary, target)
-            except BaseException as error:
-                with suppress(OSError):
-                    temporary.unlink()
-                if isinstance(error.__context__, (OSError, KeyboardInterrupt)):
-                    raise error.__context__ from None  # torch.save hides a full disk or Ctrl-C behind its own error
-                raise
 
 
 def load_run(folder: str | Path, model: nn.Module | None = None) -> nn.Module:
@@ -169,13 +155,3 @@ def describe_model(model: nn.Module, classes: int, channels: int) -> dict[str, A
             "python": platform.python_version(),
         },
     }
-
-
-@contextmanager
-def _naming(folder: Path) -> Iterator[None]:
-    """Turn what the file system refuses into an error that names the folder and the way out."""
-    try:
-        yield
-    except OSError as error:
-        reason = error.strerror or str(error)
-        raise InputError(f"cannot write to {folder}: {reason}; free it or choose another folder") from None

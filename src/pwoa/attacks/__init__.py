@@ -1,7 +1,7 @@
 """Attacks: pure functions (model, images, labels, threat, …) → adversarial images."""
 
 from pwoa.attacks.apgd import apgd_ce, apgd_dlr, apgd_t
-from pwoa.attacks.autoattack import NATURAL, ROBUST, Verdicts, autoattack
+from pwoa.attacks.autoattack import NATURAL, ROBUST, State, Verdicts, autoattack
 from pwoa.attacks.ball import distance, project, random_start
 from pwoa.attacks.fab import fab_t, nearest_broken
 from pwoa.attacks.gradient import cross_entropy, cw, fgsm, margin, pgd
@@ -13,6 +13,7 @@ __all__ = [
     "NATURAL",
     "ROBUST",
     "STANDARD",
+    "State",
     "Verdicts",
     "apgd_ce",
     "apgd_dlr",

@@ -9,13 +9,13 @@ from __future__ import annotations
 import time
 import zlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
-from pwoa.attacks.ball import Ball
-from pwoa.attacks.registry import ATTACKS, ROUNDS, STANDARD, check_names
+from pwoa.attacks.ball import Ball, distance, per_image
+from pwoa.attacks.registry import ATTACKS, CONTINUED, ROUNDS, STANDARD, check_names
 from pwoa.attacks.rounds import Round, count_classes, is_broken
 from pwoa.errors import InputError
 from pwoa.guard import refuse_attack
@@ -26,6 +26,28 @@ NATURAL = "natural"
 ROBUST = -1
 
 
+@dataclass
+class State:
+    """How far AutoAttack has come: all that is needed to go on, and in the end the outcome.
+
+    broken_by: for each image the number, in (natural, *attacks), of what broke it; ROBUST (−1) if nothing did.
+    best: for each image what broke it, or the best try so far.
+    left: the images that the round in progress is for, of which the first `done` are through.
+    """
+
+    broken_by: Tensor
+    best: Tensor
+    left: Tensor
+    attack: int = 0
+    round: int = 0
+    done: int = 0
+    seconds: dict[str, float] = field(default_factory=dict)
+
+    @classmethod
+    def fresh(cls, x: Tensor, labels: Tensor) -> State:
+        return cls(torch.full_like(labels, ROBUST), x.clone(), torch.arange(len(x), device=x.device))
+
+
 @dataclass(frozen=True)
 class Verdicts:
     """What AutoAttack found.
@@ -33,20 +55,27 @@ class Verdicts:
     adversarial: for each image the one that broke the model; images that are robust or wrong anyway are unchanged.
     broken_by: for each image the number, in `attacks`, of what broke it; ROBUST (−1) if nothing did.
     attacks: `natural`, then the attacks in the order they ran.
-    accuracy: percent of all images unbroken after each of `attacks`; the last is the robust accuracy.
     seconds: how long each of `attacks` took.
     """
 
     adversarial: Tensor
     broken_by: Tensor
     attacks: tuple[str, ...]
-    accuracy: dict[str, float]
     seconds: dict[str, float]
 
     @property
     def robust(self) -> Tensor:
         """Which images no attack broke."""
         return self.broken_by == ROBUST
+
+    def after(self, attack: str) -> Tensor:
+        """Which images were unbroken when `attack` had run."""
+        return self.robust | (self.broken_by > self.attacks.index(attack))
+
+    @property
+    def accuracy(self) -> dict[str, float]:
+        """Percent of all images unbroken after each of `attacks`; the last is the robust accuracy."""
+        return {name: 100 * int(self.after(name).sum()) / len(self.broken_by) for name in self.attacks}
 
     def names(self) -> list[str | None]:
         """For each image the name of what broke it, or None."""
@@ -63,73 +92,92 @@ def autoattack(
     batch: int = 500,
     seed: int = 0,
     search_model: LogitModel | None = None,
+    transfer: bool = False,
     advance: Callable[[int], None] = lambda decided: None,
+    state: State | None = None,
+    save: Callable[[State], None] = lambda state: None,
 ) -> Verdicts:
     """Attack `x`, all on the device of the model, in float32 and in [0, 1], with a list of ATTACKS.
 
     An image is broken only when `model` itself gets it wrong and it lies in the ball and in [0, 1]. A
     `search_model` (the same function, compiled or in lower precision) only looks for candidates: where it takes
-    an image for broken and `model` does not, the round is done again on `model`. Lower precision can cost the
-    search strength: let it return logits in float32, or Square cannot see small gains.
+    an image for broken and `model` does not, the last round is done again on `model`. Lower precision can cost the
+    search strength: let it return logits in float32, or Square cannot see small gains. With `transfer` the search
+    model is another one, and what it finds is just tried on `model`, which then needs no gradients.
 
     After each round the unbroken images are packed into full batches. `advance` is told how many images have
     been decided: broken ones at once, robust ones at the end. The result depends on `seed` and `batch`; each
-    attack has random numbers of its own, whatever stands before it in the list.
+    batch of each round has random numbers of its own, whatever came before it. `save` is called after each batch;
+    given what it was called with as `state`, the attack goes on there and ends with the same result.
     """
     refuse_attack("autoattack")
-    chosen = check_names(attacks)
+    names = (NATURAL, *check_names(attacks))
     _check_images(x, labels, batch)
-    clock = _Clock()
     x = x.detach()
-    adversarial, broken_by = x.clone(), torch.full_like(labels, ROBUST)
-    for part in torch.split(torch.arange(len(x), device=x.device), batch):
-        broken_by[part[is_broken(model, x[part], labels[part])]] = 0
-    names = (NATURAL, *chosen)
-    accuracy = {NATURAL: _percent(broken_by)}
-    advance(int((broken_by == 0).sum()))
-    clock.stop(NATURAL)
-
     classes = count_classes(model, x)
-    for number, name in enumerate(chosen, start=1):
-        generator = torch.Generator(x.device).manual_seed(zlib.crc32(f"{seed} {name}".encode()))
-        best = x
-        for attack in _rounds(name, classes):
-            left = (broken_by == ROBUST).nonzero().flatten()
-            if not len(left):
-                break
-            best = x.clone() if best is x else best
-            for part in torch.split(left, batch):
-                images = x[part], labels[part]
-                best[part] = found = _one_round(attack, model, search_model, *images, threat, best[part], generator)
-                broken = is_broken(model, found, images[1]) & Ball.around(images[0], threat).contains(found)
-                broken_by[part[broken]] = number
-                adversarial[part[broken]] = found[broken]
+    if state is None:
+        state = State.fresh(x, labels)
+    else:
+        advance(int((state.broken_by != ROBUST).sum()))
+    clock = time.perf_counter()
+    for number in range(state.attack, len(names)):
+        name = names[number]
+        rounds = _rounds(name, classes)
+        for turn in range(state.round, len(rounds)):
+            for first in range(state.done, len(state.left), batch):
+                part = state.left[first : first + batch]
+                images = x[part], labels[part], threat, state.best[part]
+                seeded = torch.Generator(x.device).manual_seed(zlib.crc32(f"{seed} {name} {turn} {first}".encode()))
+                if search_model is None or name == NATURAL:
+                    found = rounds[turn](model, *images, seeded)
+                else:
+                    found = rounds[turn](search_model, *images, seeded)
+                    if not transfer and (name not in CONTINUED or turn == len(rounds) - 1):
+                        found = _undeceived(found, rounds[turn], model, search_model, *images, seeded)
+                broken = is_broken(model, found, labels[part]) & Ball.around(x[part], threat).contains(found)
+                state.best[part] = found
+                state.broken_by[part[broken]] = number
+                state.done = first + len(part)
                 advance(int(broken.sum()))
-        accuracy[name] = _percent(broken_by)
-        clock.stop(name)
-    advance(int((broken_by == ROBUST).sum()))
-    return Verdicts(adversarial, broken_by, names, accuracy, clock.seconds)
+                clock, before = time.perf_counter(), clock
+                state.seconds[name] = state.seconds.get(name, 0.0) + clock - before
+                save(state)
+            state.round, state.done = turn + 1, 0
+            state.left = (state.broken_by == ROBUST).nonzero().flatten()
+        state.attack, state.round = number + 1, 0
+        state.best[state.left] = x[state.left]
+    advance(len(state.left))
+    seconds = {name: state.seconds.get(name, 0.0) for name in names}
+    adversarial = torch.where(per_image(state.broken_by > 0, x), state.best, x)
+    return Verdicts(adversarial, state.broken_by, names, seconds)
 
 
-def _one_round(
+def _undeceived(
+    found: Tensor,
     attack: Round,
     model: LogitModel,
-    search_model: LogitModel | None,
+    search_model: LogitModel,
     x: Tensor,
     labels: Tensor,
     threat: Threat,
     best: Tensor,
     generator: torch.Generator,
 ) -> Tensor:
-    """What a round finds; images that only the search model takes for broken have it again on the model."""
-    if search_model is None:
-        return attack(model, x, labels, threat, best, generator)
-    found = attack(search_model, x, labels, threat, best, generator)
+    """What the round found, with more effort for images that only the search model takes for broken.
+
+    They are moved on along the same line as far as the ball allows; if that is not enough, the model itself has
+    the round again.
+    """
     deceived = is_broken(search_model, found, labels) & ~is_broken(model, found, labels)
-    if bool(deceived.any()):
-        again = attack(model, x[deceived], labels[deceived], threat, best[deceived], generator)
-        found = found.masked_scatter(deceived.view(-1, *(1,) * (x.dim() - 1)), again)
-    return found
+    if not bool(deceived.any()):
+        return found
+    x, labels, best, tried = x[deceived], labels[deceived], best[deceived], found[deceived]
+    further = (threat.radius / distance(tried, x, threat.norm).clamp_min(1e-12)).clamp_min(1)
+    tried = Ball.around(x, threat).project(torch.lerp(x, tried, per_image(further, x)))
+    if bool((left := ~is_broken(model, tried, labels)).any()):
+        again = attack(model, x[left], labels[left], threat, best[left], generator)
+        tried = tried.masked_scatter(per_image(left, x), again)
+    return found.masked_scatter(per_image(deceived, found), tried)
 
 
 def _rounds(name: str, classes: int) -> Sequence[Round]:
@@ -144,7 +192,7 @@ def _rounds(name: str, classes: int) -> Sequence[Round]:
         best: Tensor,
         generator: torch.Generator | None,
     ) -> Tensor:
-        return ATTACKS[name](model, x, labels, threat, generator=generator)
+        return x if name == NATURAL else ATTACKS[name](model, x, labels, threat, generator=generator)
 
     return [whole]
 
@@ -159,19 +207,3 @@ def _check_images(x: Tensor, labels: Tensor, batch: int) -> None:
             f"images must be float32 in [0, 1]; these are {str(x.dtype).removeprefix('torch.')} "
             f"from {float(x.min()):.3g} to {float(x.max()):.3g} (put normalisation inside the model)"
         )
-
-
-def _percent(broken_by: Tensor) -> float:
-    return 100 * int((broken_by == ROBUST).sum()) / len(broken_by)
-
-
-class _Clock:
-    """Seconds between stops. Each stop comes after a count has been read from the device."""
-
-    def __init__(self) -> None:
-        self.seconds: dict[str, float] = {}
-        self._last = time.perf_counter()
-
-    def stop(self, name: str) -> None:
-        now = time.perf_counter()
-        self.seconds[name], self._last = now - self._last, now

@@ -28,6 +28,9 @@ ATTACKS: dict[str, Callable[..., Tensor]] = {
 ROUNDS: dict[str, Rounds] = {"apgd-t": apgd_t_rounds, "fab-t": fab_t_rounds, "square": square_rounds}
 """The attacks that can be done in rounds; the others are one round."""
 
+CONTINUED = ("square",)
+"""The attacks whose rounds go on from what the round before found, so that nothing is lost between them."""
+
 STANDARD = ("apgd-ce", "apgd-t", "fab-t", "square")
 """AutoAttack `standard`, in its order."""
 

@@ -4,43 +4,52 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor, nn
 
+from pwoa.attacks import NATURAL, State, autoattack, cross_entropy, fgsm, margin, pgd, random_start
 from pwoa.attacks import STANDARD as AUTOATTACK
-from pwoa.attacks import autoattack, cross_entropy, fgsm, margin, pgd, random_start
 from pwoa.attacks.gradient import CW_STEPS, AttackLoss
 from pwoa.data import Images
+from pwoa.devices import exact_float32
 from pwoa.errors import InputError
-from pwoa.models import LogitModel, as_logits, evaluating
+from pwoa.evaluation.scores import Scores
+from pwoa.models import LogitModel, as_logits, evaluating, search_model
 from pwoa.recipe import Threat
 
 STANDARD = ("natural", "fgsm", "pgd10", "pgd20", "cw")
+TRANSFER = "transfer"
+GRADIENT_FREE = ("natural", "square", TRANSFER)
+"""What can be done to a model that gives no gradients."""
+
 _LOSSES: dict[str, AttackLoss] = {"pgd": cross_entropy, "cw": margin}
 _ENSEMBLES: dict[str, tuple[str, ...]] = {
     "autoattack": AUTOATTACK,
     **{name: (name,) for name in (*AUTOATTACK, "apgd-dlr")},
+    TRANSFER: ("apgd-ce", "apgd-t"),
 }
 """AutoAttack and its components: what repacks surviving images by itself."""
 
+PRECISIONS = ("auto", "float32")
 
-@dataclass(frozen=True)
-class Scores:
-    """Accuracy in percent by attack, on how many images, in how many seconds, against which attacker.
 
-    An image counts for an attack if the model gets both the natural and the attacked image right.
+@dataclass
+class Measurement:
+    """How far `robustness` has come; given back to it, it goes on there.
+
+    done: how many images are through the attacks that are no ensembles.
+    ensemble: the state of the ensemble in progress.
     """
 
-    accuracy: dict[str, float]
-    images: int
-    seconds: float
-    threat: Threat | None = None
-
-    def __getitem__(self, attack: str) -> float:
-        return self.accuracy[attack]
+    right: dict[str, Tensor] = field(default_factory=dict)
+    after: dict[str, Tensor] = field(default_factory=dict)
+    seconds: dict[str, float] = field(default_factory=dict)
+    done: int = 0
+    ensemble: State | None = None
 
 
 def parse_attacks(names: str | Sequence[str]) -> tuple[str, ...]:
@@ -66,34 +75,37 @@ def robustness(
     classes: int | None = None,
     batch: int = 500,
     seed: int = 0,
+    precision: str = "auto",
+    surrogate: nn.Module | None = None,
     advance: Callable[[int], None] = lambda images: None,
+    measured: Measurement | None = None,
+    save: Callable[[Measurement], None] = lambda measured: None,
 ) -> Scores:
-    """Measure the model, in eval mode and float32, on all of `images`; `advance` is told of units of `work` done.
+    """Measure the model, in eval mode, on all of `images`; `advance` is told of units of `work` done.
 
-    `classes` is needed for a model that returns several things, to tell which are its logits.
+    classes: needed for a model that returns several things, to tell which are its logits.
+    precision: `auto` lets attacks search on a faster copy of the model, in float16 on a GPU; whether an image is
+        right is always decided by the model itself in float32. `float32` searches on the model as well.
+    surrogate: the model that the attack `transfer` searches on.
+    measured, save: `save` is called after each batch; what it was called with, given as `measured`, resumes.
     """
-    start = time.perf_counter()
-    logits = as_logits(model, classes)
-    simple = [name for name in attacks if name not in _ENSEMBLES]
-    right = dict.fromkeys(simple, 0)
-    accuracy: dict[str, float] = {}
-    with evaluating(model):
-        for first in range(0, len(images), batch):
-            index = torch.arange(first, min(first + batch, len(images)), device=images.pixels.device)
-            verdicts = _attack_batch(logits, *images.batch(index), threat, simple, seed + first)
-            for name, correct in verdicts.items():
-                right[name] += int(correct.sum())
-            advance(len(index))
+    if TRANSFER in attacks and surrogate is None:
+        raise InputError("the attack transfer needs a surrogate: another model, whose gradients it can use")
+    measured = measured or Measurement()
+    with ExitStack() as inside:
+        for network in (model, surrogate):
+            if network is not None:
+                inside.enter_context(evaluating(network))
+        inside.enter_context(exact_float32())
+        search = None
+        if precision == "auto" and set(attacks) != {"natural"}:
+            search = search_model(model, images.batch(_numbers(images)[:batch])[0], classes, batch)
+        trial = _Trial(as_logits(model, classes), search, images, threat, batch, seed, advance, measured, save)
+        trial.by_batches([name for name in attacks if name not in _ENSEMBLES])
         for name in attacks:
-            if name in right:
-                accuracy[name] = 100 * right[name] / len(images)
-                continue
-            everything = images.batch(torch.arange(len(images), device=images.pixels.device))
-            outcome = autoattack(
-                logits, *everything, threat, attacks=_ENSEMBLES[name], batch=batch, seed=seed, advance=advance
-            )
-            accuracy[name] = 100 * float(outcome.robust.float().mean())
-    return Scores(accuracy, len(images), time.perf_counter() - start, threat)
+            if name in _ENSEMBLES and name not in measured.right:
+                trial.ensemble(name, as_logits(surrogate, classes) if surrogate and name == TRANSFER else None)
+    return Scores(threat, {name: measured.right[name] for name in attacks}, measured.seconds, measured.after)
 
 
 def work(images: int, attacks: Sequence[str]) -> int:
@@ -101,38 +113,104 @@ def work(images: int, attacks: Sequence[str]) -> int:
     return images * (1 + sum(name in _ENSEMBLES for name in attacks))
 
 
-def _attack_batch(
-    model: LogitModel, x: Tensor, labels: Tensor, threat: Threat, attacks: Sequence[str], seed: int
-) -> dict[str, Tensor]:
-    """For each attack, which images of the batch are right naturally and under attack."""
-    natural = _correct(model, x, labels)
-    verdicts = {"natural": natural}
-    if not bool(natural.any()):
-        return dict.fromkeys(attacks, natural)
-    x_right, labels_right = x[natural], labels[natural]
-    if "fgsm" in attacks:
-        verdicts["fgsm"] = _among(natural, _correct(model, fgsm(model, x_right, labels_right, threat), labels_right))
-    for family, loss in _LOSSES.items():
-        generator = torch.Generator(x.device).manual_seed(seed)
-        adversarial = random_start(x, threat, generator)[natural]
-        done = 0
-        for steps, name in sorted((_steps(name), name) for name in attacks if _family(name) == family):
-            # PGD has no memory: the longer attack goes on from the shorter one's last iterate.
-            adversarial = pgd(model, x_right, labels_right, threat, steps - done, loss=loss, start=adversarial)
-            done = steps
-            verdicts[name] = _among(natural, _correct(model, adversarial, labels_right))
-    return {name: verdicts[name] for name in attacks}
+@dataclass(frozen=True)
+class _Trial:
+    """One model on one attacker's range; `search` is where gradients come from, `model` who decides."""
+
+    model: LogitModel
+    search: LogitModel | None
+    images: Images
+    threat: Threat
+    batch: int
+    seed: int
+    advance: Callable[[int], None]
+    measured: Measurement
+    save: Callable[[Measurement], None]
+
+    def by_batches(self, attacks: Sequence[str]) -> None:
+        """All attacks that are no ensembles, on one batch after the other."""
+        measured = self.measured
+        for name in attacks:
+            measured.right.setdefault(name, torch.zeros(len(self.images), dtype=torch.bool))
+            measured.seconds.setdefault(name, 0.0)
+        if measured.done:
+            self.advance(measured.done)
+        for index in torch.split(_numbers(self.images)[measured.done :], self.batch):
+            began = time.perf_counter()
+            for name, right in self._attack(attacks, *self.images.batch(index), self.seed + measured.done):
+                if name in attacks:
+                    measured.right[name][measured.done : measured.done + len(index)] = right.cpu()
+                    now = time.perf_counter()
+                    measured.seconds[name], began = measured.seconds[name] + now - began, now
+            measured.done += len(index)
+            self.advance(len(index))
+            self.save(measured)
+
+    def _attack(self, attacks: Sequence[str], x: Tensor, labels: Tensor, seed: int) -> Iterator[tuple[str, Tensor]]:
+        """For each attack, which images of the batch are right naturally and under attack."""
+        search = self.search or self.model
+        natural = _correct(self.model, x, labels)
+        yield NATURAL, natural
+        if not bool(natural.any()):
+            yield from ((name, natural) for name in attacks)
+            return
+        x_right, labels_right = x[natural], labels[natural]
+
+        def verdict(adversarial: Tensor) -> Tensor:
+            right = natural.clone()
+            right[natural] = _correct(self.model, adversarial, labels_right)
+            return right
+
+        if "fgsm" in attacks:
+            yield "fgsm", verdict(fgsm(search, x_right, labels_right, self.threat))
+        for family, loss in _LOSSES.items():
+            generator = torch.Generator(x.device).manual_seed(seed)
+            adversarial = random_start(x, self.threat, generator)[natural]
+            done = 0
+            for steps, name in sorted((_steps(name), name) for name in attacks if _family(name) == family):
+                # PGD has no memory: the longer attack goes on from the shorter one's last iterate.
+                more = steps - done
+                adversarial = pgd(search, x_right, labels_right, self.threat, more, loss=loss, start=adversarial)
+                done = steps
+                yield name, verdict(adversarial)
+
+    def ensemble(self, name: str, surrogate: LogitModel | None) -> None:
+        """AutoAttack, a component of it, or what it finds on a surrogate."""
+        measured, parts = self.measured, _ENSEMBLES[name]
+
+        def note(state: State) -> None:
+            measured.ensemble = state
+            self.save(measured)
+
+        found = autoattack(
+            self.model,
+            *self.images.batch(_numbers(self.images)),
+            self.threat,
+            attacks=parts,
+            batch=self.batch,
+            seed=self.seed,
+            search_model=surrogate or self.search,
+            transfer=surrogate is not None,
+            advance=self.advance,
+            state=measured.ensemble,
+            save=note,
+        )
+        measured.ensemble = None
+        measured.right[name] = found.robust.cpu()
+        measured.seconds[name] = sum(found.seconds.values())
+        if name == "autoattack":
+            measured.after.update({part: found.after(part).cpu() for part in parts})
+            measured.seconds.update({f"{name}:{part}": found.seconds[part] for part in parts})
+        self.save(measured)
+
+
+def _numbers(images: Images) -> Tensor:
+    return torch.arange(len(images), device=images.pixels.device)
 
 
 @torch.no_grad()
 def _correct(model: LogitModel, x: Tensor, labels: Tensor) -> Tensor:
     return model(x).argmax(1) == labels
-
-
-def _among(natural: Tensor, correct: Tensor) -> Tensor:
-    verdict = natural.clone()
-    verdict[natural] = correct
-    return verdict
 
 
 def _family(name: str) -> str | None:

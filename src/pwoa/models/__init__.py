@@ -13,6 +13,7 @@ from pwoa.models.border import LogitModel, as_logits, check_model, evaluating
 from pwoa.models.checkpoint import fingerprint, load_state, read_state
 from pwoa.models.hidden import hidden_points, recording
 from pwoa.models.registry import ARCHITECTURES, architecture_name, build
+from pwoa.models.search import search_model
 
 __all__ = [
     "ARCHITECTURES",
@@ -28,6 +29,7 @@ __all__ = [
     "load_state",
     "read_state",
     "recording",
+    "search_model",
 ]
 
 

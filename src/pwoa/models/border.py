@@ -37,8 +37,11 @@ def evaluating(model: nn.Module) -> Iterator[None]:
             module.training = training
 
 
-def check_model(model: nn.Module, x: Tensor, classes: int) -> None:
-    """Refuse a model that is not a classifier with logits for `classes` classes on images like `x`."""
+def check_model(model: nn.Module, x: Tensor, classes: int, *, logits_only: bool = True) -> None:
+    """Refuse a model that is not a classifier with logits for `classes` classes on images like `x`.
+
+    Without `logits_only` it may return probabilities, which is fit for measuring but not for distillation.
+    """
     for name, value in model.state_dict().items():
         if value.is_floating_point() and not bool(torch.isfinite(value).all()):
             raise InputError(f"the model holds NaN or infinite weights in {name}")
@@ -57,10 +60,18 @@ def check_model(model: nn.Module, x: Tensor, classes: int) -> None:
         )
     if logits.shape[1] != classes:
         raise InputError(f"the model gives {logits.shape[1]} classes, the data has {classes}")
-    if bool((logits >= 0).all()) and bool(((logits.sum(1) - 1).abs() < 1e-3).all()):
-        raise InputError("the model outputs probabilities; let it return logits (drop its last softmax)")
-    if bool((logits <= 1e-6).all()) and bool(((logits.exp().sum(1) - 1).abs() < 1e-3).all()):
-        raise InputError("the model outputs log-probabilities; let it return logits (drop its last log_softmax)")
+    if logits_only and (kind := not_logits(logits)):
+        layer = {"probabilities": "softmax", "log-probabilities": "log_softmax"}[kind]
+        raise InputError(f"the model outputs {kind}; let it return logits (drop its last {layer})")
+
+
+def not_logits(output: Tensor) -> str | None:
+    """What a model's output seems to be instead of logits: `probabilities`, `log-probabilities`, or None."""
+    if bool((output >= 0).all()) and bool(((output.sum(1) - 1).abs() < 1e-3).all()):
+        return "probabilities"
+    if bool((output <= 1e-6).all()) and bool(((output.exp().sum(1) - 1).abs() < 1e-3).all()):
+        return "log-probabilities"
+    return None
 
 
 def _find_logits(output: Any, classes: int | None) -> Tensor:

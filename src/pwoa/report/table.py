@@ -3,24 +3,109 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
+from rich.markup import escape
 from rich.table import Table
 
-_NAMES = {"natural": "natural", "square": "Square", "autoattack": "AutoAttack"}
+from pwoa.evaluation.interval import wilson
+
+if TYPE_CHECKING:
+    from pwoa.evaluation.compare import Comparison
+
+_NAMES = {
+    "natural": "natural",
+    "square": "Square",
+    "autoattack": "AutoAttack",
+    "transfer": "transfer",
+    "worst": "worst case",
+}
 
 
 def attack_name(attack: str) -> str:
-    """An attack as the papers write it: pgd20 → PGD-20."""
-    return _NAMES.get(attack) or re.sub(r"([A-Z])(\d)", r"\1-\2", attack.upper())
+    """An attack as the papers write it: pgd20 → PGD-20.
+
+    A component, autoattack:fab-t, is FAB-T of AutoAttack; a point of a security curve, pgd20@0.1, is PGD-20 at 0.1.
+    """
+    name, _, radius = attack.partition("@")
+    names = [_NAMES.get(part) or re.sub(r"([A-Z])(\d)", r"\1-\2", part.upper()) for part in name.split(":")]
+    return " of ".join(reversed(names)) + (f" at {radius}" if radius else "")
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of an evaluation: of `n` images, how many are right under an attack, and what it took.
+
+    indent: 1 for a component of the row above, 0 otherwise. strong: for the line that sums up, the worst case.
+    """
+
+    name: str
+    right: int
+    n: int
+    seconds: float | None
+    indent: int = 0
+    strong: bool = False
 
 
 def accuracy_table(rows: Mapping[str, Mapping[str, float]], title: str = "") -> Table:
     """One row a model, one column an attack."""
-    table = Table(title=title or None, title_justify="left", title_style="bold")
-    table.add_column("")
-    for attack in next(iter(rows.values())):
-        table.add_column(attack_name(attack), justify="right")
+    table = _table(title, [attack_name(attack) for attack in next(iter(rows.values()))])
     for name, scores in rows.items():
         table.add_row(name, *(f"{value:.2f}" for value in scores.values()))
     return table
+
+
+def evaluation_table(rows: Sequence[Row], title: str = "") -> Table:
+    """One row an attack: accuracy, its 95 % interval (Wilson's), and the time it took."""
+    table = _table(title, ("accuracy %", "95 % interval", "seconds"), first="attack")
+    for row in rows:
+        if row.strong:
+            table.add_section()
+        low, high = wilson(row.right, row.n)
+        table.add_row(
+            "  " * row.indent + attack_name(row.name),
+            f"{100 * row.right / row.n:.2f}",
+            f"{low:.2f} to {high:.2f}",
+            "" if row.seconds is None else f"{row.seconds:,.1f}",
+            style="bold" if row.strong else None,
+            end_section=row.strong,
+        )
+    return table
+
+
+def comparison_table(comparison: Comparison) -> Table:
+    """One row an attack: accuracy of A and B, the difference with its 95 % interval, and McNemar's p; notes below."""
+    title = f"A: {comparison.a}\nB: {comparison.b}\nAccuracy in % on the same {comparison.images:,} images"
+    table = _table(escape(title), ("A", "B", "B − A", "95 % interval", "only\nA", "only\nB", "p"), first="attack")
+    for row in comparison.rows:
+        low, high = row.interval
+        table.add_row(
+            attack_name(row.attack),
+            f"{row.accuracy_a:.2f}",
+            f"{row.accuracy_b:.2f}",
+            _signed(row.difference),
+            f"{_signed(low)}…{_signed(high)}",
+            str(row.only_a),
+            str(row.only_b),
+            f"{row.p_value:.3f}" if row.p_value >= 0.001 else "<0.001",
+        )
+    table.caption = escape("\n".join(comparison.notes)) or None
+    table.columns[0].overflow = "fold"
+    for column in table.columns[1:]:
+        column.no_wrap = True
+    return table
+
+
+def _table(title: str, numbers: Sequence[str], first: str = "") -> Table:
+    """A table of numbers, with names in the first column."""
+    table = Table(title=title or None, title_justify="left", title_style="bold", caption_justify="left")
+    table.add_column(first)
+    for name in numbers:
+        table.add_column(name, justify="right")
+    return table
+
+
+def _signed(points: float) -> str:
+    return f"{points:+.2f}".replace("-", "−")

@@ -1,0 +1,164 @@
+"""Two evaluations side by side, image by image: is one model more robust than the other, and where?"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from pwoa.errors import InputError, did_you_mean
+from pwoa.evaluation.interval import paired
+from pwoa.evaluation.verdicts import FILE, load_verdicts
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A and B under one attack, on the same images.
+
+    accuracy_a, accuracy_b: in percent.
+    difference: accuracy B − accuracy A in points; `interval` is its 95 % interval (`interval.paired`).
+    both, only_a, only_b, neither: how many images these get right.
+    p_value: of the exact two-sided McNemar test (`mcnemar`).
+    """
+
+    attack: str
+    accuracy_a: float
+    accuracy_b: float
+    difference: float
+    interval: tuple[float, float]
+    both: int
+    only_a: int
+    only_b: int
+    neither: int
+    p_value: float
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What `compare` found: a row an attack, and what a reader of the rows should know (`notes`)."""
+
+    a: Path
+    b: Path
+    images: int
+    rows: tuple[Difference, ...]
+    notes: tuple[str, ...]
+    right: Mapping[str, tuple[Tensor, Tensor]] = field(repr=False, compare=False)
+
+    def only_a(self, attack: str) -> list[int]:
+        """Which images, by their place among the images, only A gets right under an attack."""
+        a, b = self._right(attack)
+        return _only(a, b)
+
+    def only_b(self, attack: str) -> list[int]:
+        """Which images, by their place among the images, only B gets right under an attack."""
+        a, b = self._right(attack)
+        return _only(b, a)
+
+    def _right(self, attack: str) -> tuple[Tensor, Tensor]:
+        if attack not in self.right:
+            raise InputError(f"{attack!r} is not among the attacks compared ({did_you_mean(attack, self.right)})")
+        return self.right[attack]
+
+
+def compare(a: str | Path, b: str | Path) -> Comparison:
+    """Compare the evaluations in two folders under every attack that both have, in the order of A.
+
+    Both must have been measured on the same images of the same data. Another threat is allowed and noted.
+    Points of a security curve (`attack@radius`) are attacks like others. Only the verdicts are read.
+    """
+    (right_a, about_a), (right_b, about_b) = _read(a), _read(b)
+    images = _same_images((a, right_a, about_a), (b, right_b, about_b))
+    right = {name: (right_a[name], right_b[name]) for name in right_a if name in right_b}
+    if not right:
+        raise InputError(f"no attack in common: {a} has {', '.join(right_a)}; {b} has {', '.join(right_b)}")
+    rows = tuple(_difference(name, *pair) for name, pair in right.items())
+    notes = (*_other_threat(about_a.get("threat"), about_b.get("threat")), *_left_out(right_a, right_b))
+    return Comparison(Path(a), Path(b), images, rows, notes, right)
+
+
+def mcnemar(only_a: int, only_b: int) -> float:
+    """The exact two-sided p-value of McNemar's test: are A and B right equally often?
+
+    If they are, of the images that only one gets right each is A's with probability 1/2. The p-value is twice
+    the smaller tail of that binomial, at most 1. Counted in whole numbers, so it is right however small.
+    """
+    discordant, smaller = only_a + only_b, min(only_a, only_b)
+    if 2 * smaller == discordant:
+        return 1.0
+    ways = tail = 1
+    for drawn in range(smaller):
+        ways = ways * (discordant - drawn) // (drawn + 1)
+        tail += ways
+    return min(1.0, tail / (1 << (discordant - 1)))
+
+
+def _read(folder: str | Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    file = Path(folder) / FILE
+    if not Path(folder).is_dir():
+        raise InputError(f"{folder} is not a folder; give the folder of an evaluation")
+    if not file.exists():
+        raise InputError(f"{folder} holds no verdicts ({FILE}); evaluate the model again to get them")
+    return load_verdicts(file)
+
+
+def _same_images(*sides: tuple[str | Path, Mapping[str, Tensor], Mapping[str, Any]]) -> int:
+    """How many images; an error unless both sides have the same ones."""
+    for folder, _, about in sides:
+        if not about.get("data"):
+            raise InputError(f"{folder} does not say which data it was measured on; evaluate the model again")
+    (a, right_a, about_a), (b, right_b, about_b) = sides
+    if about_a["data"] != about_b["data"]:
+        prints = " and ".join(str(about["data"])[:12] for about in (about_a, about_b))
+        raise InputError(f"{a} and {b} were measured on different data (SHA-256 {prints}); evaluate both on the same")
+    n_a, n_b = (len(next(iter(right.values()))) for right in (right_a, right_b))
+    if n_a != n_b:
+        raise InputError(
+            f"{a} and {b} were measured on different images (the first {n_a:,} and {n_b:,}); evaluate both on as many"
+        )
+    return n_a
+
+
+def _difference(attack: str, a: Tensor, b: Tensor) -> Difference:
+    n = len(a)
+    both, only_a, only_b = int((a & b).sum()), int((a & ~b).sum()), int((b & ~a).sum())
+    return Difference(
+        attack,
+        accuracy_a=100 * (both + only_a) / n,
+        accuracy_b=100 * (both + only_b) / n,
+        difference=100 * (only_b - only_a) / n,
+        interval=paired(only_a, only_b, n),
+        both=both,
+        only_a=only_a,
+        only_b=only_b,
+        neither=n - both - only_a - only_b,
+        p_value=mcnemar(only_a, only_b),
+    )
+
+
+def _only(right: Tensor, other: Tensor) -> list[int]:
+    indices: list[int] = (right & ~other).nonzero().flatten().tolist()
+    return indices
+
+
+def _other_threat(a: Any, b: Any) -> list[str]:
+    if a == b:
+        return []
+    ways = [[_threat(threat, step) for threat in (a, b)] for step in (False, True)]
+    said_a, said_b = ways[0] if ways[0][0] != ways[0][1] else ways[1]
+    return [f"A was attacked at {said_a}, B at {said_b}"]
+
+
+def _threat(threat: Any, step: bool) -> str:
+    if not isinstance(threat, Mapping) or not {"norm", "radius", "step"} <= threat.keys():
+        return "an unknown threat"
+    said = f"{threat['norm']} {threat['radius']:.4g}"
+    return f"{said} in steps of {threat['step']:.4g}" if step else said
+
+
+def _left_out(right_a: Mapping[str, Tensor], right_b: Mapping[str, Tensor]) -> list[str]:
+    pairs = (("A", right_a, right_b), ("B", right_b, right_a))
+    left_out = {side: [name for name in own if name not in other] for side, own, other in pairs}
+    return [f"not compared, only {side} has: {', '.join(names)}" for side, names in left_out.items() if names]

@@ -1,0 +1,160 @@
+"""The folder of an evaluation: what was asked, how far it has come, and in the end the result.
+
+    evaluation.json       what is measured: fingerprints of model and data, attacks, threat, …
+    progress.safetensors  while it runs: all verdicts so far, and the state of the attack in progress
+    verdicts.safetensors  which images are right under which attack
+    result.json           accuracies, intervals, warnings, in the words RobustBench has for them
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import safe_open
+from safetensors.torch import save as to_bytes
+from torch import Tensor
+
+from pwoa.attacks import State
+from pwoa.errors import InputError
+from pwoa.evaluation.checks import Finding
+from pwoa.evaluation.robustness import Measurement
+from pwoa.evaluation.scores import Scores
+from pwoa.evaluation.verdicts import FILE, load_verdicts, save_verdicts
+from pwoa.files import naming, replacing
+from pwoa.recipe import Threat
+
+ASKED = "evaluation.json"
+PROGRESS = "progress.safetensors"
+RESULT = "result.json"
+SAVE_SECONDS = 15.0
+
+
+class Folder:
+    """One evaluation folder. Opening it checks, and writes nothing; `begin` does."""
+
+    def __init__(self, path: str | Path, asked: Mapping[str, Any]) -> None:
+        self.path, self.asked = Path(path), json.loads(json.dumps(asked))
+        self._saved = time.monotonic()
+        known = self._known()
+        if known is not None and known != self.asked:
+            other = [key for key in self.asked if known.get(key) != self.asked[key]]
+            raise InputError(f"{path} holds an evaluation with another {', '.join(other[:3])}; choose another folder")
+        if known is None and self.path.exists() and (not self.path.is_dir() or any(self.path.iterdir())):
+            raise InputError(f"{path} exists and holds no evaluation; choose another folder")
+        parent = next(p for p in (self.path, *self.path.absolute().parents) if p.exists())
+        if not os.access(parent, os.W_OK):
+            raise InputError(f"cannot write to {parent}; choose another folder")
+
+    def _known(self) -> Any:
+        file = self.path / ASKED
+        return json.loads(file.read_text(encoding="utf-8")) if file.is_file() else None
+
+    @property
+    def finished(self) -> bool:
+        return (self.path / RESULT).is_file()
+
+    def begin(self) -> None:
+        with naming(self.path):
+            self.path.mkdir(parents=True, exist_ok=True)
+        self._write_json(ASKED, self.asked)
+
+    def save(self, measurements: Sequence[Measurement]) -> None:
+        """Keep how far it has come, if the last time was a while ago."""
+        if time.monotonic() - self._saved >= SAVE_SECONDS:
+            tensors, about = _packed(measurements)
+            with replacing(self.path / PROGRESS) as file:
+                file.write(to_bytes(tensors, {"measurements": json.dumps(about)}))
+            self._saved = time.monotonic()
+
+    def resume(self, device: torch.device) -> list[Measurement]:
+        """The measurements so far, finished or not; none if there is nothing to go on from."""
+        if not (self.path / PROGRESS).is_file():
+            return []
+        with safe_open(self.path / PROGRESS, framework="pt") as file:
+            about = json.loads(file.metadata()["measurements"])
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        return _unpacked(tensors, about, device)
+
+    def finish(self, scores: Scores, result: Mapping[str, Any]) -> None:
+        """Write verdicts and result, and drop the progress: the evaluation is done."""
+        about = {key: self.asked[key] for key in ("model", "data", "images", "threat", "seed")}
+        save_verdicts(self.path / FILE, verdicts_of(scores), about)
+        self._write_json(RESULT, result)
+        (self.path / PROGRESS).unlink(missing_ok=True)
+
+    def read(self) -> Scores:
+        """The scores of a finished evaluation."""
+        result = json.loads((self.path / RESULT).read_text(encoding="utf-8"))
+        right, _ = load_verdicts(self.path / FILE)
+        return _scores_from(right, result, Threat(**self.asked["threat"]))
+
+    def _write_json(self, name: str, value: Any) -> None:
+        with replacing(self.path / name) as file:
+            file.write((json.dumps(value, indent=2, ensure_ascii=False) + "\n").encode())
+
+
+def verdicts_of(scores: Scores) -> dict[str, Tensor]:
+    """All verdicts by name: `pgd20`; a component of AutoAttack `autoattack:fab-t`; another radius `pgd20@0.1`."""
+    named = dict(scores.right) | {f"autoattack:{part}": right for part, right in scores.after.items()}
+    for point in scores.curve:
+        if point.threat.radius != scores.threat.radius:
+            named |= {f"{attack}@{point.threat.radius:.6g}": right for attack, right in point.right.items()}
+    return named
+
+
+def at_radius(threat: Threat, radius: float) -> Threat:
+    """The same attacker with another radius; its step is the same share of it."""
+    step = threat.step * radius / threat.radius if threat.radius else threat.step
+    return dataclasses.replace(threat, radius=radius, step=step)
+
+
+def _scores_from(named: Mapping[str, Tensor], result: Mapping[str, Any], threat: Threat) -> Scores:
+    plain = {name: right for name, right in named.items() if not set(":@") & set(name)}
+    seconds = {row["attack"]: row["seconds"] for row in result["attacks"]}
+    after = {name.partition(":")[2]: right for name, right in named.items() if ":" in name}
+    findings = tuple(Finding(**warning) for warning in result["warnings"])
+    main = Scores(threat, plain, seconds, after, findings)
+    points = []
+    for radius in dict.fromkeys(row["radius"] for row in result["curve"]):
+        other = {name.partition("@")[0]: right for name, right in named.items() if name.endswith(f"@{radius:.6g}")}
+        points.append(Scores(at_radius(threat, radius), other, {}) if other else main)
+    return dataclasses.replace(main, curve=tuple(points))
+
+
+def _packed(measurements: Sequence[Measurement]) -> tuple[dict[str, Tensor], list[dict[str, Any]]]:
+    tensors: dict[str, Tensor] = {}
+    about = []
+    for number, measured in enumerate(measurements):
+        for kind, verdicts in (("right", measured.right), ("after", measured.after)):
+            tensors |= {f"{number}/{kind}/{name}": right.clone() for name, right in verdicts.items()}
+        entry: dict[str, Any] = {"seconds": measured.seconds, "done": measured.done, "ensemble": None}
+        if (state := measured.ensemble) is not None:
+            parts = {"broken_by": state.broken_by, "best": state.best, "left": state.left}
+            tensors |= {f"{number}/state/{name}": value.cpu().contiguous() for name, value in parts.items()}
+            entry["ensemble"] = {name: getattr(state, name) for name in ("attack", "round", "done", "seconds")}
+        about.append(entry)
+    return tensors, about
+
+
+def _unpacked(
+    tensors: Mapping[str, Tensor], about: Sequence[Mapping[str, Any]], device: torch.device
+) -> list[Measurement]:
+    def under(prefix: str) -> dict[str, Tensor]:
+        return {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
+
+    found = []
+    for number, entry in enumerate(about):
+        state = None
+        if entry["ensemble"] is not None:
+            parts = {name: value.to(device) for name, value in under(f"{number}/state/").items()}
+            state = State(parts["broken_by"], parts["best"], parts["left"], **entry["ensemble"])
+        right, after = under(f"{number}/right/"), under(f"{number}/after/")
+        found.append(Measurement(right, after, dict(entry["seconds"]), entry["done"], state))
+    return found

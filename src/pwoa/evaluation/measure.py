@@ -1,0 +1,244 @@
+"""The evaluation of a model from end to end: attacks, checks, and the folder that keeps the result."""
+
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from pwoa import __version__
+from pwoa.data import Data, Images, load_data
+from pwoa.devices import choose_device, device_name, exact_float32
+from pwoa.errors import InputError
+from pwoa.evaluation.checks import check_attacks, check_behaviour, check_curve, check_modes
+from pwoa.evaluation.folder import Folder, at_radius
+from pwoa.evaluation.record import result_of
+from pwoa.evaluation.robustness import (
+    GRADIENT_FREE,
+    PRECISIONS,
+    TRANSFER,
+    Measurement,
+    parse_attacks,
+    robustness,
+    work,
+)
+from pwoa.evaluation.scores import Scores
+from pwoa.models import architecture_name, as_logits, check_model, evaluating, fingerprint
+from pwoa.progress import Progress
+from pwoa.recipe import Threat, recipe_for
+
+def evaluate(
+    model: nn.Module,
+    data: Any,
+    *,
+    attacks: str | Sequence[str] = "standard",
+    threat: Threat | None = None,
+    radii: Sequence[float] = (),
+    images: int = 0,
+    batch: int = 500,
+    seed: int = 0,
+    device: str = "auto",
+    precision: str = "auto",
+    surrogate: nn.Module | None = None,
+    checks: bool = True,
+    folder: str | Path | None = None,
+    name: str = "",
+    progress: Progress | None = None,
+) -> Scores:
+    """Accuracy of a model on test images, natural and under attack; `scores["pgd20"]` is one of them.
+
+    attacks: names (natural, fgsm, pgd20, cw, autoattack, …), or `standard`: natural, fgsm, pgd10, pgd20 and cw.
+        A model without gradients (ONNX) can have natural, square, and transfer, which needs a `surrogate`.
+    threat: the attacker; None takes that of the preset named like the data.
+    radii: measure at these radii as well: `scores.curve`, the security curve.
+    images: how many test images, from the first (0: all).
+    precision: `auto` searches on a faster copy of the model (in float16 on a GPU), and lets the model in float32
+        decide; `float32` does everything on the model in float32.
+    checks: look for signs that the numbers may be too high: `scores.findings`.
+    folder: where result.json and the verdicts are kept; the same folder again resumes what was broken off.
+    """
+    progress = progress or Progress()
+    subject = _Subject.of(model, data, attacks, threat, images, device, precision, surrogate)
+    threats = [at_radius(subject.threat, radius) for radius in sorted({*radii, subject.threat.radius})] if radii else []
+    asked = subject.asked() | {"radii": sorted(radii), "batch": batch, "seed": seed, "checks": checks}
+    place = None if folder is None else Folder(folder, asked)
+    if place is not None and place.finished:
+        progress.say(f"{place.path} is finished, nothing is left to do")
+        return place.read()
+    measurements: list[Measurement] = []
+    if place is not None:
+        measurements = place.resume(subject.device)
+        progress.say(f"resuming {place.path}" if measurements else f"evaluation folder: {place.path}")
+        place.begin()
+    try:
+        scores = subject.measure(threats, measurements, batch, seed, place, progress)
+        if checks:
+            progress.start("checking for signs of a weak attack", 1)
+            scores = dataclasses.replace(scores, findings=tuple(subject.findings(scores, seed)))
+    except KeyboardInterrupt:
+        progress.close()
+        progress.say(f"stopped; the same command, with the folder {place.path}, resumes" if place else "stopped")
+        raise
+    finally:
+        progress.close()
+    if place is not None:
+        place.finish(scores, result_of(scores, subject.model, subject.about(name, seed)))
+    return scores
+
+
+@dataclasses.dataclass(frozen=True)
+class _Subject:
+    """Everything an evaluation starts from, checked and on the device."""
+
+    model: nn.Module
+    data: Data
+    test: Images
+    attacks: tuple[str, ...]
+    threat: Threat
+    device: torch.device
+    precision: str
+    surrogate: nn.Module | None
+
+    @classmethod
+    def of(
+        cls,
+        model: nn.Module,
+        data: Any,
+        attacks: str | Sequence[str],
+        threat: Threat | None,
+        images: int,
+        device: str,
+        precision: str,
+        surrogate: nn.Module | None,
+    ) -> _Subject:
+        if precision not in PRECISIONS:
+            raise InputError(f"precision = {precision!r}; allowed: {', '.join(PRECISIONS)}")
+        chosen = _possible(parse_attacks(attacks), attacks, model, surrogate)
+        loaded = load_data(data)
+        where = choose_device(device)
+        test = loaded.test.first(images or len(loaded.test)).to(where)
+        sample = test.batch(torch.arange(min(2, len(test)), device=where))[0]
+        copies = [None if network is None else copy.deepcopy(network).to(where) for network in (model, surrogate)]
+        for network in copies:
+            if network is not None:
+                check_model(network, sample, loaded.classes, logits_only=False)
+        threat = threat or recipe_for(loaded.name).threat
+        assert copies[0] is not None
+        return cls(copies[0], loaded, test, chosen, threat, where, precision, copies[1])
+
+    def asked(self) -> dict[str, Any]:
+        """What tells this evaluation from others."""
+        return {
+            "model": identity(self.model),
+            "data": self.data.fingerprint(),
+            "images": len(self.test),
+            "attacks": list(self.attacks),
+            "threat": dataclasses.asdict(self.threat),
+            "precision": self.precision,
+            "surrogate": None if self.surrogate is None else identity(self.surrogate),
+        }
+
+    def about(self, name: str, seed: int) -> dict[str, Any]:
+        return {
+            "name": name,
+            "dataset": self.data.name,
+            "architecture": getattr(self.model, "name", None) or architecture_name(self.model),
+            "images_of": len(self.data.test),
+            **{key: value for key, value in self.asked().items() if key not in ("images", "attacks")},
+            "seed": seed,
+            "device": device_name(self.device),
+            "versions": {"pwoa": __version__, "torch": torch.__version__},
+        }
+
+    def measure(
+        self,
+        threats: Sequence[Threat],
+        measurements: list[Measurement],
+        batch: int,
+        seed: int,
+        place: Folder | None,
+        progress: Progress,
+    ) -> Scores:
+        """The scores at the attacker's own radius, with those at the other radii as their curve."""
+        others = [threat for threat in threats if threat.radius != self.threat.radius]
+        found = []
+        for number, threat in enumerate([self.threat, *others]):
+            if number == len(measurements):
+                measurements.append(Measurement())
+            attacks = self.attacks if threat.radius else ("natural",)
+            task = "evaluating" if not others else f"evaluating at radius {threat.radius:.4g}"
+            progress.start(task, work(len(self.test), attacks))
+
+            def save(measured: Measurement) -> None:
+                if place is not None:
+                    place.save(measurements)
+
+            one = robustness(
+                self.model,
+                self.test,
+                threat,
+                attacks,
+                classes=self.data.classes,
+                batch=batch,
+                seed=seed,
+                precision=self.precision,
+                surrogate=self.surrogate,
+                advance=progress.advance,
+                measured=measurements[number],
+                save=save,
+            )
+            if not threat.radius:  # nothing can be moved
+                one = dataclasses.replace(one, right={name: one.right["natural"] for name in self.attacks})
+            found.append(one)
+        curve = tuple(sorted(found, key=lambda scores: scores.threat.radius)) if threats else ()
+        return dataclasses.replace(found[0], curve=curve)
+
+    def findings(self, scores: Scores, seed: int) -> list[Any]:
+        """Signs that the scores may be too high."""
+        logits = as_logits(self.model, self.data.classes)
+        differentiable = getattr(self.model, "differentiable", True)
+        x, labels = self.test.batch(torch.arange(len(self.test), device=self.device))
+        with evaluating(self.model), exact_float32():
+            found = check_modes(self.model)
+            found += check_behaviour(logits, x, labels, differentiable=differentiable)
+            found += check_attacks(
+                logits,
+                x,
+                labels,
+                scores.threat,
+                scores.right,
+                after=scores.after,
+                seed=seed,
+                differentiable=differentiable,
+            )
+        if scores.curve:
+            accuracy = {name: [point[name] for point in scores.curve] for name in scores.right}
+            found += check_curve([point.threat.radius for point in scores.curve], accuracy, scores.images)
+        return found
+
+
+def identity(model: nn.Module) -> str:
+    """A SHA-256 of the model's weights, or of its file."""
+    own: Callable[[], str] | str | None = getattr(model, "fingerprint", None)
+    return own if isinstance(own, str) else fingerprint(model)
+
+
+def _possible(
+    chosen: tuple[str, ...], given: str | Sequence[str], model: nn.Module, surrogate: nn.Module | None
+) -> tuple[str, ...]:
+    """The attacks that this model can be given; for one without gradients `standard` is what is left."""
+    if TRANSFER in chosen and surrogate is None:
+        raise InputError("the attack transfer needs a surrogate: --surrogate MODEL (in Python: surrogate=)")
+    if getattr(model, "differentiable", True):
+        return chosen
+    if given in ("standard", ["standard"], ("standard",)):
+        return GRADIENT_FREE if surrogate is not None else GRADIENT_FREE[:-1]
+    if impossible := [name for name in chosen if name not in GRADIENT_FREE]:
+        raise InputError(f"{impossible[0]} needs gradients, which this model has not; use {', '.join(GRADIENT_FREE)}")
+    return chosen

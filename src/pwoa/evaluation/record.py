@@ -1,0 +1,111 @@
+"""What result.json says of an evaluation: RobustBench's fields for a model, then everything else."""
+
+from __future__ import annotations
+
+import dataclasses
+from fractions import Fraction
+from typing import Any
+
+from torch import Tensor, nn
+
+from pwoa.errors import InputError
+from pwoa.evaluation.interval import wilson
+from pwoa.evaluation.scores import Scores, percent
+from pwoa.recipe import Threat
+from pwoa.sparsity import count
+
+_THREATS = {"linf": "Linf", "l2": "L2"}
+
+
+def result_of(scores: Scores, model: nn.Module, about: dict[str, Any]) -> dict[str, Any]:
+    """The record of an evaluation. `about` needs `dataset`, `architecture` and `images_of` (all test images)."""
+    accuracy = scores.accuracy
+    return {
+        "link": "",
+        "name": about.get("name", ""),
+        "authors": "",
+        "additional_data": None,
+        "number_forward_passes": 1,
+        "dataset": about["dataset"],
+        "venue": "",
+        "architecture": about["architecture"],
+        "threat_model": _THREATS[scores.threat.norm],
+        "eps": written(scores.threat),
+        "clean_acc": _text(accuracy.get("natural")),
+        "reported": "",
+        "autoattack_acc": _text(accuracy.get("autoattack")),
+        "footnote": _footnote(scores.images, about["images_of"]),
+        "unreliable": bool(scores.findings),
+        "images": scores.images,
+        "attacks": [_row(name, right, scores.seconds.get(name)) for name, right in _all(scores)],
+        "worst_case": _row("worst", scores.worst, None),
+        "curve": [
+            {"radius": point.threat.radius, **_row(name, right, point.seconds.get(name))}
+            for point in scores.curve
+            for name, right in point.right.items()
+        ],
+        "warnings": [dataclasses.asdict(finding) for finding in scores.findings],
+        "size": _size(model),
+        **{key: value for key, value in about.items() if key not in ("name", "dataset", "architecture")},
+    }
+
+
+def written(threat: Threat) -> str:
+    """The radius as papers write it: 8/255, or else a decimal."""
+    levels = threat.radius * 255
+    if threat.norm == "linf" and abs(levels - round(levels)) < 1e-6 and round(levels) not in (0, 255):
+        return f"{round(levels)}/255"
+    return f"{threat.radius:.4g}"
+
+
+def radii(text: str) -> list[float]:
+    """Radii from text as `0, 2/255, 0.1`, in rising order."""
+    try:
+        return sorted({float(Fraction(part.strip())) for part in text.split(",")})
+    except (ValueError, ZeroDivisionError):
+        raise InputError(f"{text!r} is no list of radii; give it as 0,2/255,8/255 or 0.1,0.2") from None
+
+
+def _all(scores: Scores) -> list[tuple[str, Tensor]]:
+    found: list[tuple[str, Tensor]] = []
+    for name, right in scores.right.items():
+        if name == "autoattack":
+            found += [(f"{name}:{part}", after) for part, after in scores.after.items()]
+        found.append((name, right))
+    return found
+
+
+def _row(attack: str, right: Tensor, seconds: float | None) -> dict[str, Any]:
+    low, high = wilson(int(right.sum()), len(right))
+    return {
+        "attack": attack,
+        "accuracy": percent(right),
+        "low": round(low, 3),
+        "high": round(high, 3),
+        "right": int(right.sum()),
+        "seconds": None if seconds is None else round(seconds, 3),
+    }
+
+
+def _size(model: nn.Module) -> dict[str, Any]:
+    """Parameters, their bytes, and how much of the prunable weights is left."""
+    parameters = list(model.parameters())
+    size: dict[str, Any] = {
+        "parameters": sum(p.numel() for p in parameters),
+        "nonzero": sum(int(p.count_nonzero()) for p in parameters),
+        "bytes": sum(p.numel() * p.element_size() for p in parameters),
+    }
+    try:
+        rows = count(model)
+    except InputError:  # nothing there that could be pruned
+        return size
+    layers = [{"layer": row.layer, "total": row.total, "kept": row.kept} for row in rows]
+    return size | {"rate": rows[-1].rate if rows[-1].kept else None, "sparsity": layers}
+
+
+def _footnote(images: int, images_of: int) -> str:
+    return "" if images == images_of else f"the first {images:,} of {images_of:,} test images"
+
+
+def _text(accuracy: float | None) -> str:
+    return "" if accuracy is None else f"{accuracy:.2f}"

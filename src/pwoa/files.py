@@ -1,0 +1,40 @@
+"""Files are put in place as a whole or not at all."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import IO
+
+from pwoa.errors import InputError
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[IO[bytes]]:
+    """A file to write to; it becomes `path` when all is written, and is dropped when something goes wrong."""
+    temporary = path.with_name(f".{path.name}.part")
+    with naming(path.parent):
+        try:
+            with temporary.open("wb") as file:
+                yield file
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(temporary, path)
+        except BaseException as error:
+            with suppress(OSError):
+                temporary.unlink()
+            if isinstance(error.__context__, (OSError, KeyboardInterrupt)):
+                raise error.__context__ from None  # torch.save hides a full disk or Ctrl-C behind its own error
+            raise
+
+
+@contextmanager
+def naming(folder: Path) -> Iterator[None]:
+    """Turn what the file system refuses into an error that names the folder and the way out."""
+    try:
+        yield
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise InputError(f"cannot write to {folder}: {reason}; free it or choose another folder") from None

@@ -1,0 +1,135 @@
+"""A model for inference with fewer operations: batch normalisation folded away, convolution and ReLU in one kernel.
+
+Works on what torch.fx can trace; any other model stays as it is. The result computes the same up to rounding.
+"""
+
+from __future__ import annotations
+
+import copy
+import operator
+from collections import Counter
+from typing import cast
+
+import torch
+from torch import Tensor, fx, nn
+from torch.nn import functional as F
+from torch.nn.utils.fusion import fuse_conv_bn_eval, fuse_linear_bn_eval
+
+_RELUS = (F.relu, torch.relu)
+_SUMS = (operator.add, operator.iadd, torch.add)
+
+
+def folded(model: nn.Module) -> nn.Module:
+    """A frozen copy in eval mode, with batch normalisation folded into the layer before it where that can be seen."""
+    plain = copy.deepcopy(model).eval().requires_grad_(False)
+    try:
+        traced = fx.symbolic_trace(copy.deepcopy(plain))
+    except Exception:  # control flow on values, or anything else that cannot be traced
+        return plain
+    for node in list(traced.graph.nodes):
+        before = node.args[0] if node.args else None
+        if isinstance(before, fx.Node) and _alone(traced, node) and _alone(traced, before) and len(before.users) == 1:
+            if merged := _merged(_module(traced, before), _module(traced, node)):
+                traced.set_submodule(str(before.target), merged)
+                node.replace_all_uses_with(before)
+                traced.graph.erase_node(node)
+    return _tidied(traced)
+
+
+def fused(model: nn.Module) -> nn.Module:
+    """A copy for forward passes alone, in which a convolution, what is added to it and its ReLU are one kernel."""
+    if not isinstance(model, fx.GraphModule):
+        return model
+    traced = copy.deepcopy(model)
+    for relu in list(traced.graph.nodes):
+        if not _is_relu(traced, relu):
+            continue
+        source = relu.args[0]
+        conv, added = _conv_and_added(traced, source)
+        if conv is None:
+            continue
+        name = f"{str(conv.target).replace('.', '_')}_relu"
+        traced.add_submodule(name, _ConvRelu(cast(nn.Conv2d, _module(traced, conv))))
+        with traced.graph.inserting_before(relu):
+            one = traced.graph.call_module(name, (conv.args[0], *([] if added is None else [added])))
+        relu.replace_all_uses_with(one)
+        for gone in dict.fromkeys((relu, source, conv)):
+            traced.graph.erase_node(gone)
+    return _tidied(traced)
+
+
+class _ConvRelu(nn.Module):
+    """ReLU of a convolution, or of its sum with something else."""
+
+    def __init__(self, conv: nn.Conv2d) -> None:
+        super().__init__()
+        self.conv = conv
+        if conv.bias is None:
+            conv.bias = nn.Parameter(conv.weight.new_zeros(conv.out_channels), requires_grad=False)
+
+    def forward(self, x: Tensor, added: Tensor | None = None) -> Tensor:
+        conv = self.conv
+        if not x.is_cuda:
+            return F.relu(conv(x) if added is None else conv(x) + added)
+        padding = [int(side) for side in conv.padding]
+        where = conv.stride, padding, conv.dilation, conv.groups
+        if added is None:
+            return torch.cudnn_convolution_relu(x, conv.weight, conv.bias, *where)
+        return torch.cudnn_convolution_add_relu(x, conv.weight, added, 1, conv.bias, *where)
+
+
+def _merged(layer: nn.Module, norm: nn.Module) -> nn.Module | None:
+    if getattr(norm, "running_mean", None) is None:
+        return None
+    if type(layer) is nn.Conv2d and type(norm) is nn.BatchNorm2d:
+        return fuse_conv_bn_eval(layer, norm)
+    if type(layer) is nn.Linear and type(norm) is nn.BatchNorm1d:
+        return fuse_linear_bn_eval(layer, norm)
+    return None
+
+
+def _conv_and_added(traced: fx.GraphModule, source: object) -> tuple[fx.Node | None, fx.Node | None]:
+    """The convolution that a ReLU's input is, and what is added to it; None where that is not so."""
+    if not isinstance(source, fx.Node) or len(source.users) != 1:
+        return None, None
+    if _is_conv(traced, source):
+        return source, None
+    if source.op == "call_function" and source.target in _SUMS and len(source.args) == 2 and not source.kwargs:
+        a, b = source.args
+        for conv, added in ((a, b), (b, a)):
+            both = isinstance(conv, fx.Node) and isinstance(added, fx.Node) and conv is not added
+            if both and len(conv.users) == 1 and _is_conv(traced, conv):  # type: ignore[union-attr, arg-type]
+                return conv, added  # type: ignore[return-value]
+    return None, None
+
+
+def _is_conv(traced: fx.GraphModule, node: fx.Node) -> bool:
+    if not _alone(traced, node):
+        return False
+    module = _module(traced, node)
+    return type(module) is nn.Conv2d and module.padding_mode == "zeros" and not isinstance(module.padding, str)
+
+
+def _is_relu(traced: fx.GraphModule, node: fx.Node) -> bool:
+    if node.op == "call_module":
+        return type(_module(traced, node)) is nn.ReLU
+    return (node.op == "call_function" and node.target in _RELUS) or (
+        node.op == "call_method" and node.target in ("relu", "relu_")
+    )
+
+
+def _alone(traced: fx.GraphModule, node: fx.Node) -> bool:
+    """Whether the node calls a module that no other node calls."""
+    calls = Counter(other.target for other in traced.graph.nodes if other.op == "call_module")
+    return node.op == "call_module" and calls[node.target] == 1
+
+
+def _module(traced: fx.GraphModule, node: fx.Node) -> nn.Module:
+    return traced.get_submodule(str(node.target))
+
+
+def _tidied(traced: fx.GraphModule) -> fx.GraphModule:
+    traced.delete_all_unused_submodules()
+    traced.graph.lint()
+    traced.recompile()
+    return traced

@@ -1,0 +1,192 @@
+"""A faster copy of a model, for an attack to search on: the same function up to rounding.
+
+What an attack finds on it counts only when the model itself says so. On any device batch normalisation is folded
+into the convolution before it; on a GPU the copy also computes in float16, in full batches, and a model so small
+that launching its kernels takes longer than running them is replayed as CUDA graphs.
+"""
+
+from __future__ import annotations
+
+import copy
+import time
+import warnings
+from collections.abc import Callable
+from functools import partial
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+
+from pwoa.models.border import LogitModel, as_logits
+from pwoa.models.folding import folded, fused
+
+LARGEST_GRADIENT = 16.0
+"""What each image's gradient of the logits is scaled to before it goes back through float16, and undone after."""
+
+SIZES = 8
+"""A batch is filled up to a multiple of an eighth of the full batch, so that there are few sizes to prepare for."""
+
+_SAMPLE = 32
+_CLOSE = 0.02  # of the logits' spread
+_ALIGNED = 0.9  # cosine with the true gradient
+_LAUNCH_BOUND = 0.5  # share of the time that goes into launching
+_TINY = 1e-30
+
+
+def search_model(model: nn.Module, x: Tensor, classes: int | None = None, batch: int = 500) -> LogitModel | None:
+    """The fastest copy that agrees with `model`, in eval mode, on the images `x`; None if there is none.
+
+    It takes at most `batch` images at a time.
+    """
+    light = folded(model)
+    ways: list[Callable[[], LogitModel]] = [partial(_plain, light, classes)]
+    if x.is_cuda:
+        ways = [partial(_Half, light, x, classes, batch, fuse) for fuse in (True, False)] + ways
+    for way in ways:
+        try:
+            fast = way()
+            if _agrees(fast, as_logits(model, classes), x[:_SAMPLE]):
+                return fast
+        except Exception:  # a model that cannot be copied, traced or run in float16 is attacked as it is
+            continue
+    return None
+
+
+def _plain(model: nn.Module, classes: int | None) -> LogitModel:
+    laid_out = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    return as_logits(laid_out, classes)
+
+
+class _Half:
+    """The model in float16. Gradients keep their meaning however small: they are scaled image by image."""
+
+    def __init__(self, model: nn.Module, x: Tensor, classes: int | None, batch: int, fuse: bool) -> None:
+        half = copy.deepcopy(model).half().to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        self._net = {True: as_logits(half, classes), False: as_logits(fused(half) if fuse else half, classes)}
+        self._batch, self._unit = batch, max(batch // SIZES, 1)
+        self._graphs: dict[tuple[int, bool], LogitModel] | None = None
+        if _launch_bound(self, x[:batch]):
+            self._graphs = {}
+
+    def __call__(self, x: Tensor) -> Tensor:
+        if len(x) > self._batch:
+            raise ValueError(f"{len(x)} images at once; this copy was prepared for {self._batch}")
+        border = _Border(len(x), min(-(-len(x) // self._unit) * self._unit, self._batch))
+        inside: Tensor = _Enter.apply(x, border)  # type: ignore[no-untyped-call]
+        logits: Tensor = _Leave.apply(self._network(inside)(inside), border)  # type: ignore[no-untyped-call]
+        return logits
+
+    def _network(self, inside: Tensor) -> LogitModel:
+        tracked = inside.requires_grad and torch.is_grad_enabled()
+        if self._graphs is None:
+            return self._net[tracked]
+        key = len(inside), tracked
+        if key not in self._graphs:
+            self._graphs[key] = _graphed(self._net[tracked], inside.detach().clone().requires_grad_(tracked))
+        return self._graphs[key]
+
+
+class _Border:
+    """What the two sides of the float16 part share: how many images there are, and how gradients are scaled."""
+
+    def __init__(self, images: int, size: int) -> None:
+        self.images, self.size = images, size
+        self.scale: Tensor | None = None
+
+
+class _Enter(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, border: _Border) -> Tensor:
+        ctx.border = border
+        return _filled(x, border.size).to(torch.float16).contiguous(memory_format=torch.channels_last)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        border = ctx.border
+        own = gradient[: border.images].float().contiguous()
+        return own / border.scale.view(-1, *(1,) * (own.dim() - 1)), None
+
+
+class _Leave(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, logits: Tensor, border: _Border) -> Tensor:
+        ctx.border = border
+        return logits[: border.images].float()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        border = ctx.border
+        border.scale = LARGEST_GRADIENT / gradient.abs().amax(1).clamp_min(_TINY)
+        return _filled(gradient * border.scale[:, None], border.size).to(torch.float16), None
+
+
+def _filled(rows: Tensor, size: int) -> Tensor:
+    if len(rows) == size:
+        return rows
+    return torch.cat([rows, rows.new_zeros(size - len(rows), *rows.shape[1:])])
+
+
+def _graphed(net: LogitModel, sample: Tensor) -> LogitModel:
+    """The network for batches like `sample`, replayed as CUDA graphs. Each call overwrites what the last returned."""
+    if sample.requires_grad:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of streams, about the making of the graph itself
+            return cast(LogitModel, torch.cuda.make_graphed_callables(net, (sample,)))
+    with torch.no_grad():
+        side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            for _ in range(3):
+                net(sample)
+        torch.cuda.current_stream().wait_stream(side)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            output = net(sample)
+
+    def replay(x: Tensor) -> Tensor:
+        sample.copy_(x)
+        graph.replay()
+        return output
+
+    return replay
+
+
+def _launch_bound(model: LogitModel, x: Tensor) -> bool:
+    """Whether the host takes most of the time of a forward and backward pass to ask for it."""
+
+    def once() -> None:
+        _gradient(model, x)
+
+    for _ in range(3):
+        once()
+    torch.cuda.synchronize()
+    start = time.perf_counter()
+    once()
+    launched = time.perf_counter()
+    torch.cuda.synchronize()
+    return launched - start > _LAUNCH_BOUND * (time.perf_counter() - start)
+
+
+def _agrees(fast: LogitModel, model: LogitModel, x: Tensor) -> bool:
+    """Whether logits and input gradients are those of the model, up to what lower precision costs."""
+    with torch.no_grad():
+        mine, its = fast(x), model(x)
+    spread = its.std(1).mean().clamp_min(_TINY)
+    if not bool((mine - its).abs().max() <= _CLOSE * spread + 1e-5):
+        return False
+    # Away from the images: on a flat background max-pooling has ties, and either gradient is right.
+    noise = torch.rand(x.shape, generator=torch.Generator().manual_seed(0)).to(x)
+    near = torch.lerp(x, noise, 0.1)
+    a, b = _gradient(fast, near).flatten(1), _gradient(model, near).flatten(1)
+    # Scaled first: the squares of small gradients are 0 in float32.
+    a, b = (g / g.abs().amax(1, keepdim=True).clamp_min(_TINY) for g in (a, b))
+    return bool(nn.functional.cosine_similarity(a, b).mean() >= _ALIGNED) or not bool(b.any())
+
+
+def _gradient(model: LogitModel, x: Tensor) -> Tensor:
+    """The gradient of the largest logit's lead over the second."""
+    with torch.enable_grad():
+        x = x.detach().requires_grad_()
+        top = model(x).topk(2, dim=1).values
+        (gradient,) = torch.autograd.grad((top[:, 0] - top[:, 1]).sum(), x)
+    return gradient
