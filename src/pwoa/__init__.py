@@ -10,6 +10,7 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from pwoa.data import load_data as load_data
     from pwoa.errors import InputError as InputError
+    from pwoa.evaluation import compare as compare
     from pwoa.evaluation import evaluate as evaluate
     from pwoa.models import load_model as load_model
     from pwoa.pipeline import prune as prune
@@ -22,6 +23,7 @@ _HOMES = {
     "InputError": "pwoa.errors",
     "Recipe": "pwoa.recipe",
     "Threat": "pwoa.recipe",
+    "compare": "pwoa.evaluation",
     "evaluate": "pwoa.evaluation",
     "load_data": "pwoa.data",
     "load_model": "pwoa.models",

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import functools
-import json
+import re
 import sys
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, ParamSpec, TypeVar
@@ -40,7 +41,7 @@ OutOption = Annotated[Path | None, typer.Option("--out", help="The run folder; t
 DataOption = Annotated[str | None, typer.Option("--data", help="A data set's name or a folder of images.")]
 FolderOption = Annotated[Path | None, typer.Option("--folder", help="Where the data set's official files are.")]
 ArchOption = Annotated[str | None, typer.Option("--arch", help="The architecture of the checkpoint.")]
-ATTACKS_HELP = "standard, or a list of natural, fgsm, pgdN, cw, autoattack, apgd-ce, apgd-t, fab-t, square."
+ATTACKS_HELP = "standard (natural,fgsm,pgd10,pgd20,cw), or any of these, pgdN, cwN, autoattack or its parts, transfer."
 DeviceOption = Annotated[str, typer.Option("--device", help="auto, cpu, cuda, cuda:1, …")]
 
 
@@ -132,64 +133,100 @@ def prune(
 @app.command()
 @friendly
 def evaluate(
-    model: Annotated[Path, typer.Argument(help="A run folder, or a checkpoint (with --arch and --data).")],
+    model: Annotated[
+        str,
+        typer.Argument(help="A run folder, a checkpoint (with --arch), a factory MODULE:FUNCTION, or an .onnx file."),
+    ],
     arch: ArchOption = None,
+    checkpoint: Annotated[Path | None, typer.Option(help="Weights for what a factory makes.")] = None,
     data: DataOption = None,
     folder: FolderOption = None,
     attacks: Annotated[str, typer.Option(help=ATTACKS_HELP)] = "standard",
     n: Annotated[int, typer.Option(help="How many test images, from the first; 0 is all.")] = 0,
     radius: Annotated[str | None, typer.Option(help="The attacker's radius, as 0.3 or 8/255.")] = None,
+    eps: Annotated[str | None, typer.Option(help="A security curve over these radii, as 0,2/255,8/255.")] = None,
+    surrogate: Annotated[str | None, typer.Option(help="The model the attack transfer searches on; as MODEL.")] = None,
+    surrogate_arch: Annotated[str | None, typer.Option(help="Its architecture, if it is a checkpoint.")] = None,
+    checks: Annotated[bool, typer.Option(help="Look for signs that the accuracy is too high.")] = True,
+    precision: Annotated[str, typer.Option(help="auto, or float32: search in float32 as well.")] = "auto",
+    batch: Annotated[int, typer.Option(help="Images at a time.")] = 500,
     seed: Annotated[int, typer.Option(help="Of the attacks' random starts.")] = 0,
     device: DeviceOption = "auto",
-    out: Annotated[Path | None, typer.Option("--out", help="Write the scores to this JSON file.")] = None,
+    recipe: RecipeOption = None,
+    settings: SetOption = None,
+    out: Annotated[Path | None, typer.Option("--out", help="The evaluation's folder; the same again resumes.")] = None,
 ) -> None:
     """Measure a model's natural and robust accuracy.
 
-    Example: [bold]pwoa evaluate runs/demo/pwoa --attacks natural,pgd20 --n 500[/bold]
+    Example: [bold]pwoa evaluate runs/demo/pwoa --attacks natural,pgd20,autoattack --n 500[/bold]
+
+    Example: [bold]pwoa evaluate trades.pt --arch resnet18 --data cifar10 --attacks autoattack --eps 0,4/255,8/255[/bold]
     """
     from pwoa.recipe import load_recipe, recipe_for
 
-    is_run = (model / "recipe.toml").is_file()
-    if not model.exists():
-        raise InputError(f"{model} does not exist; give a run folder or a checkpoint")
-    if not is_run and model.is_dir():
-        raise InputError(f"{model} is not a run folder")
-    if not is_run and (arch is None or data is None):
-        raise InputError(f"{model}: to evaluate a checkpoint give --arch NAME and --data NAME")
-    if is_run and arch is not None:
-        raise InputError(f"{model} is a run folder and knows its architecture; leave out --arch")
-    if out is not None and (out.is_dir() or not out.absolute().parent.is_dir()):
-        raise InputError(f"cannot write the scores to {out}; give a file in a folder that exists")
-    recipe = load_recipe(model / "recipe.toml") if is_run else recipe_for(str(data))
-    if recipe.data.name == "custom" and data is None:
+    own = Path(model) / "recipe.toml"
+    if recipe is None and own.is_file():
+        plan = load_recipe(own)
+    elif recipe is None and data is None:
+        raise InputError(f"{model}: give --data NAME, or --recipe, to say which images to measure it on")
+    else:
+        plan = load_recipe(recipe) if recipe else recipe_for(str(data))
+    plan = plan.with_settings(settings or [])
+    if plan.data.name == "custom" and data is None:
         raise InputError(f"{model} was made from data given in Python; give --data, or use pwoa.evaluate there")
     if radius is not None:
-        recipe = recipe.with_settings([f"threat.radius={radius}"])
+        plan = plan.with_settings([f"threat.radius={radius}"])
 
     from pwoa import evaluation
     from pwoa.data import load_data
-    from pwoa.models import load_model
+    from pwoa.evaluation.record import radii
+    from pwoa.named import named_model
     from pwoa.progress import ConsoleProgress
-    from pwoa.run import load_run
 
-    where = folder or (recipe.data.folder if data is None else None) or None
+    curve = radii(eps) if eps else []
+    where = folder or (plan.data.folder if data is None else None) or None
     progress = ConsoleProgress()
-    images = load_data(data or recipe.data.name, folder=where, progress=progress.reach)
-    network = load_run(model) if is_run else load_model(str(arch), model, images)
+    images = load_data(data or plan.data.name, folder=where, progress=progress.reach)
+    network = named_model(model, images, architecture=arch, checkpoint=checkpoint)
+    other = None if surrogate is None else named_model(surrogate, images, architecture=surrogate_arch)
+    asked = [model, arch, checkpoint, data, attacks, n, plan.threat, curve, surrogate, checks, precision, batch, seed]
+    place = out or Path("runs") / "evaluate" / f"{_stem(model)}-{zlib.crc32(str(asked).encode()):08x}"
     scores = evaluation.evaluate(
         network,
         images,
         attacks=attacks,
-        threat=recipe.threat,
+        threat=plan.threat,
+        radii=curve,
         images=n,
+        batch=batch,
         seed=seed,
         device=device,
+        precision=precision,
+        surrogate=other,
+        checks=checks,
+        folder=place,
+        name=_stem(model),
         progress=progress,
     )
-    threat = f"{recipe.threat.norm} {recipe.threat.radius:.4g}"
-    _print_table({str(model): scores.accuracy}, f"Accuracy in % on {scores.images:,} test images, {threat}")
-    if out is not None:
-        _write(out, {"model": str(model), **scores.accuracy, "images": scores.images, "seconds": scores.seconds})
+    _print_scores(scores, f"{model}: {scores.images:,} test images, ")
+    if scores.curve:
+        _plot_curve(scores, place / "curve.png")
+
+
+@app.command()
+@friendly
+def compare(
+    a: Annotated[Path, typer.Argument(help="The folder of an evaluation, or of a run.")],
+    b: Annotated[Path, typer.Argument(help="Another one, of the same images.")],
+) -> None:
+    """Compare two evaluations image by image: which is more robust, and is it chance?
+
+    Example: [bold]pwoa compare runs/demo/naive runs/demo/pwoa[/bold]
+    """
+    from pwoa.evaluation import compare as library
+    from pwoa.report.table import comparison_table
+
+    _console().print(comparison_table(library(a, b)))
 
 
 @app.command()
@@ -268,6 +305,36 @@ def _print_table(rows: dict[str, dict[str, float]], title: str) -> None:
     _console().print(accuracy_table(rows, title))
 
 
+def _print_scores(scores: Any, title: str) -> None:
+    from pwoa.evaluation.record import written
+    from pwoa.report.table import evaluation_table, score_rows
+
+    norm = {"linf": "l∞"}.get(scores.threat.norm, scores.threat.norm)
+    print()
+    _console().print(evaluation_table(score_rows(scores), f"{title}{norm} {written(scores.threat)}"))
+    for finding in scores.findings:
+        _console().print(f"warning ({finding.check}): {finding.message}", style="yellow", markup=False, soft_wrap=True)
+
+
+def _plot_curve(scores: Any, path: Path) -> None:
+    from pwoa.report.plots import security_curve
+
+    points = scores.curve
+    curves = {name: [point[name] for point in points] for name in scores.right}
+    intervals = {name: [point.interval(name) for point in points] for name in scores.right}
+    norm = scores.threat.norm
+    try:
+        security_curve([point.threat.radius for point in points], curves, norm, path, intervals=intervals)
+        print(f"security curve: {path}")
+    except InputError as error:
+        print(error)
+
+
+def _stem(model: str) -> str:
+    """The last part of a model's name, as a name for a folder."""
+    return re.sub(r"[^\w.+-]+", "-", Path(model).stem or "model").strip("-")
+
+
 def _print_sparsity(rows: list[dict[str, Any]]) -> None:
     from rich.table import Table
 
@@ -277,10 +344,3 @@ def _print_sparsity(rows: list[dict[str, Any]]) -> None:
     for row in rows:
         table.add_row(row["layer"], f"{row['total']:,}", f"{row['kept']:,}", f"{row['rate']:.4g}×")
     _console().print(table)
-
-
-def _write(path: Path, value: Any) -> None:
-    try:
-        path.write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8")
-    except OSError as error:
-        raise InputError(f"cannot write {path}: {error.strerror}") from None

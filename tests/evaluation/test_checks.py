@@ -13,8 +13,9 @@ from pwoa.attacks import apgd_ce, cw, pgd
 from pwoa.data import Data
 from pwoa.errors import InputError
 from pwoa.evaluation import checks
-from pwoa.evaluation.checks import Finding, check_attacks, check_behaviour, check_curve, check_modes, looks_like
+from pwoa.evaluation.checks import Finding, check_attacks, check_behaviour, check_curve, check_modes
 from pwoa.guard import ExampleFreeViolation, example_free
+from pwoa.models.border import not_logits
 from pwoa.recipe import Threat
 
 THREAT = Threat(radius=0.05, step=0.0125)
@@ -256,7 +257,7 @@ def test_no_images_no_findings(net: nn.Module, batch: Batch) -> None:
     ],
 )
 def test_what_outputs_look_like(rows: list[list[float]], expected: str | None) -> None:
-    assert looks_like(torch.tensor(rows)) == expected
+    assert not_logits(torch.tensor(rows)) == expected
 
 
 class Stubborn(nn.Module):

@@ -26,7 +26,7 @@ from pwoa.attacks.rounds import is_broken
 from pwoa.attacks.square import square
 from pwoa.errors import InputError, first_line
 from pwoa.guard import refuse_attack
-from pwoa.models.border import LogitModel
+from pwoa.models.border import LogitModel, not_logits
 from pwoa.recipe import Threat
 
 IMAGES = 100
@@ -142,19 +142,6 @@ def check_curve(radii: Sequence[float], accuracy: Mapping[str, Sequence[float]],
     return found
 
 
-def looks_like(logits: Tensor) -> str | None:
-    """`probabilities` or `log-probabilities` where rows of outputs are such, else None."""
-    if bool((logits >= 0).all()) and _all_one(logits):
-        return "probabilities"
-    if bool((logits <= 1e-6).all()) and _all_one(logits.exp()):
-        return "log-probabilities"
-    return None
-
-
-def _all_one(rows: Tensor) -> bool:
-    return bool(((rows.sum(1) - 1).abs() < 1e-3).all())
-
-
 def _check_random(model: LogitModel, x: Tensor, logits: Tensor) -> list[Finding]:
     apart = max(_apart(_look(model, x), logits) for _ in range(REPEATS - 1))
     if not apart > FLOAT_NOISE:
@@ -193,7 +180,7 @@ def _apart(one: Tensor, other: Tensor) -> float:
 
 
 def _check_probabilities(logits: Tensor) -> list[Finding]:
-    kind = looks_like(logits)
+    kind = not_logits(logits)
     if kind is None:
         return []
     message = (

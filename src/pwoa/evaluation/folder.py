@@ -1,9 +1,9 @@
 """The folder of an evaluation: what was asked, how far it has come, and in the end the result.
 
-    evaluation.json       what is measured: fingerprints of model and data, attacks, threat, …
-    progress.safetensors  while it runs: all verdicts so far, and the state of the attack in progress
-    verdicts.safetensors  which images are right under which attack
-    result.json           accuracies, intervals, warnings, in the words RobustBench has for them
+evaluation.json       what is measured: fingerprints of model and data, attacks, threat, …
+progress.safetensors  while it runs: all verdicts so far, and the state of the attack in progress
+verdicts.safetensors  which images are right under which attack
+result.json           accuracies, intervals, warnings, in the words RobustBench has for them
 """
 
 from __future__ import annotations

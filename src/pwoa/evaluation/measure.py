@@ -1,6 +1,5 @@
 """The evaluation of a model from end to end: attacks, checks, and the folder that keeps the result."""
 
-
 from __future__ import annotations
 
 import copy
@@ -32,6 +31,7 @@ from pwoa.evaluation.scores import Scores
 from pwoa.models import architecture_name, as_logits, check_model, evaluating, fingerprint
 from pwoa.progress import Progress
 from pwoa.recipe import Threat, recipe_for
+
 
 def evaluate(
     model: nn.Module,
@@ -194,7 +194,7 @@ class _Subject:
                 save=save,
             )
             if not threat.radius:  # nothing can be moved
-                one = dataclasses.replace(one, right={name: one.right["natural"] for name in self.attacks})
+                one = dataclasses.replace(one, right=dict.fromkeys(self.attacks, one.right["natural"]))
             found.append(one)
         curve = tuple(sorted(found, key=lambda scores: scores.threat.radius)) if threats else ()
         return dataclasses.replace(found[0], curve=curve)

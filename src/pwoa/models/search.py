@@ -7,7 +7,6 @@ that launching its kernels takes longer than running them is replayed as CUDA gr
 
 from __future__ import annotations
 
-import copy
 import time
 import warnings
 from collections.abc import Callable
@@ -18,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from pwoa.models.border import LogitModel, as_logits
-from pwoa.models.folding import folded, fused
+from pwoa.models.folding import folded, fused, halved
 
 LARGEST_GRADIENT = 16.0
 """What each image's gradient of the logits is scaled to before it goes back through float16, and undone after."""
@@ -58,10 +57,10 @@ def _plain(model: nn.Module, classes: int | None) -> LogitModel:
 
 
 class _Half:
-    """The model in float16. Gradients keep their meaning however small: they are scaled image by image."""
+    """The model in float16, its logits in float32. Gradients keep their meaning however small: each is scaled."""
 
     def __init__(self, model: nn.Module, x: Tensor, classes: int | None, batch: int, fuse: bool) -> None:
-        half = copy.deepcopy(model).half().to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        half = halved(model).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         self._net = {True: as_logits(half, classes), False: as_logits(fused(half) if fuse else half, classes)}
         self._batch, self._unit = batch, max(batch // SIZES, 1)
         self._graphs: dict[tuple[int, bool], LogitModel] | None = None
@@ -110,14 +109,14 @@ class _Enter(torch.autograd.Function):
 class _Leave(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, logits: Tensor, border: _Border) -> Tensor:
-        ctx.border = border
-        return logits[: border.images].float()
+        ctx.border, ctx.dtype = border, logits.dtype
+        return logits[: border.images].to(torch.float32, copy=True)  # a graph overwrites its own
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
         border = ctx.border
         border.scale = LARGEST_GRADIENT / gradient.abs().amax(1).clamp_min(_TINY)
-        return _filled(gradient * border.scale[:, None], border.size).to(torch.float16), None
+        return _filled(gradient * border.scale[:, None], border.size).to(ctx.dtype), None
 
 
 def _filled(rows: Tensor, size: int) -> Tensor:

@@ -14,6 +14,7 @@ from pwoa.evaluation.interval import wilson
 
 if TYPE_CHECKING:
     from pwoa.evaluation.compare import Comparison
+    from pwoa.evaluation.scores import Scores
 
 _NAMES = {
     "natural": "natural",
@@ -47,6 +48,20 @@ class Row:
     seconds: float | None
     indent: int = 0
     strong: bool = False
+
+
+def score_rows(scores: Scores) -> list[Row]:
+    """An evaluation as rows: the attacks, AutoAttack's components below it, and the worst case of all."""
+    rows: list[Row] = []
+    for name, right in scores.right.items():
+        rows.append(Row(name, int(right.sum()), scores.images, scores.seconds.get(name)))
+        if name == "autoattack":
+            for part, after in scores.after.items():
+                seconds = scores.seconds.get(f"{name}:{part}")
+                rows.append(Row(part, int(after.sum()), scores.images, seconds, indent=1))
+    if len(scores.right) > 1:
+        rows.append(Row("worst", int(scores.worst.sum()), scores.images, None, strong=True))
+    return rows
 
 
 def accuracy_table(rows: Mapping[str, Mapping[str, float]], title: str = "") -> Table:
