@@ -17,6 +17,7 @@ from torch import nn
 
 from pwoa import load_run
 from pwoa.errors import InputError
+from pwoa.files import replacing
 from pwoa.models import build
 from pwoa.recipe import Recipe
 from pwoa.run import Run, describe_model
@@ -89,12 +90,9 @@ def test_a_full_disk_leaves_the_old_file_and_no_other(run: Run, monkeypatch: pyt
 
 
 def test_an_interrupted_write_leaves_nothing(run: Run) -> None:
-    def interrupted(file: Any) -> None:
+    with pytest.raises(KeyboardInterrupt), replacing(run.path / "model.json") as file:
         file.write(b"half")
         raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        run._write("model.json", interrupted)
     assert sorted(os.listdir(run.path)) == ["recipe.toml", "teacher.json"]
 
 
@@ -134,8 +132,8 @@ def test_ctrl_c_inside_a_checkpoint_is_ctrl_c(run: Run) -> None:
         def flush(self) -> None:
             self.file.flush()
 
-    with pytest.raises(KeyboardInterrupt):
-        run._write("state.pt", lambda file: torch.save({"weights": torch.zeros(100_000)}, Interrupted(file)))
+    with pytest.raises(KeyboardInterrupt), replacing(run.path / "state.pt") as file:
+        torch.save({"weights": torch.zeros(100_000)}, Interrupted(file))
     assert sorted(os.listdir(run.path)) == ["recipe.toml", "teacher.json"]
 
 

@@ -160,7 +160,7 @@ def evaluate(
 
     Example: [bold]pwoa evaluate runs/demo/pwoa --attacks natural,pgd20,autoattack --n 500[/bold]
 
-    Example: [bold]pwoa evaluate trades.pt --arch resnet18 --data cifar10 --attacks autoattack --eps 0,4/255,8/255[/bold]
+    Example: [bold]pwoa evaluate trades.pt --arch resnet18 --data cifar10 --attacks autoattack[/bold]
     """
     from pwoa.recipe import load_recipe, recipe_for
 

@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.table import Table
 
 from pwoa.errors import InputError
-from pwoa.evaluation.compare import compare
+from pwoa.evaluation.comparison import compare
 from pwoa.evaluation.verdicts import FILE, save_verdicts
 from pwoa.report.measured import mnist_table
 from pwoa.report.plots import accuracy_bars, security_curve

@@ -1,6 +1,6 @@
 """Robustness of any model on any data."""
 
-from pwoa.evaluation.compare import Comparison, compare
+from pwoa.evaluation.comparison import Comparison, compare
 from pwoa.evaluation.gate import check_teacher
 from pwoa.evaluation.measure import evaluate
 from pwoa.evaluation.robustness import STANDARD, parse_attacks, robustness, work

@@ -28,11 +28,13 @@ def folded(model: nn.Module) -> nn.Module:
         return plain
     for node in list(traced.graph.nodes):
         before = node.args[0] if node.args else None
-        if isinstance(before, fx.Node) and _alone(traced, node) and _alone(traced, before) and len(before.users) == 1:
-            if merged := _merged(_module(traced, before), _module(traced, node)):
-                traced.set_submodule(str(before.target), merged)
-                node.replace_all_uses_with(before)
-                traced.graph.erase_node(node)
+        if not (isinstance(before, fx.Node) and _alone(traced, node) and _alone(traced, before)):
+            continue
+        merged = _merged(_module(traced, before), _module(traced, node))
+        if merged is not None and len(before.users) == 1:
+            traced.set_submodule(str(before.target), merged)
+            node.replace_all_uses_with(before)
+            traced.graph.erase_node(node)
     return _tidied(traced)
 
 

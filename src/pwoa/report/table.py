@@ -13,7 +13,7 @@ from rich.table import Table
 from pwoa.evaluation.interval import wilson
 
 if TYPE_CHECKING:
-    from pwoa.evaluation.compare import Comparison
+    from pwoa.evaluation.comparison import Comparison
     from pwoa.evaluation.scores import Scores
 
 _NAMES = {

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pwoa.errors import InputError
-from pwoa.evaluation.compare import compare, mcnemar
+from pwoa.evaluation.comparison import compare, mcnemar
 from pwoa.evaluation.interval import paired
 from pwoa.evaluation.verdicts import FILE, save_verdicts
 
