@@ -90,9 +90,13 @@ def test_a_full_disk_leaves_the_old_file_and_no_other(run: Run, monkeypatch: pyt
 
 
 def test_an_interrupted_write_leaves_nothing(run: Run) -> None:
-    with pytest.raises(KeyboardInterrupt), replacing(run.path / "model.json") as file:
-        file.write(b"half")
-        raise KeyboardInterrupt
+    def interrupted() -> None:
+        with replacing(run.path / "model.json") as file:
+            file.write(b"half")
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
     assert sorted(os.listdir(run.path)) == ["recipe.toml", "teacher.json"]
 
 

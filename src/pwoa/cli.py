@@ -13,7 +13,7 @@ from typing import Annotated, Any, ParamSpec, TypeVar
 import typer
 
 from pwoa import __version__
-from pwoa.errors import InputError
+from pwoa.errors import InputError, ProcessDied
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -60,6 +60,9 @@ def friendly(verb: Callable[P, T]) -> Callable[P, T]:
         except InputError as error:
             print(f"error: {error}", file=sys.stderr)
             raise typer.Exit(2) from None
+        except ProcessDied as error:
+            print(f"error: {error}", file=sys.stderr)
+            raise typer.Exit(1) from None
         except KeyboardInterrupt:
             raise typer.Exit(130) from None
 
@@ -123,6 +126,8 @@ def prune(
 
     result = pipeline.prune(recipe=plan, folder=out, force=force, progress=ConsoleProgress())
     summary = result.summary
+    if not summary:  # another process of this run shows the result
+        return
     rows = {"teacher": summary["teacher"], f"pruned {summary['rate']:.4g}×": summary["pruned"]}
     threat = f"{plan.threat.norm} {plan.threat.radius:.4g}"
     _print_table(rows, f"Accuracy in % on {summary['images']:,} test images, {threat}")
@@ -168,7 +173,9 @@ def evaluate(
     if recipe is None and own.is_file():
         plan = load_recipe(own)
     elif recipe is None and data is None:
-        raise InputError(f"{model}: give --data NAME, or --recipe, to say which images to measure it on")
+        raise InputError(
+            f"{model} is no run folder; give --data NAME, or --recipe, to say which images to measure it on"
+        )
     else:
         plan = load_recipe(recipe) if recipe else recipe_for(str(data))
     plan = plan.with_settings(settings or [])
@@ -179,6 +186,7 @@ def evaluate(
 
     from pwoa import evaluation
     from pwoa.data import load_data
+    from pwoa.evaluation.measure import identity
     from pwoa.evaluation.record import radii
     from pwoa.named import named_model
     from pwoa.progress import ConsoleProgress
@@ -186,10 +194,12 @@ def evaluate(
     curve = radii(eps) if eps else []
     where = folder or (plan.data.folder if data is None else None) or None
     progress = ConsoleProgress()
-    images = load_data(data or plan.data.name, folder=where, progress=progress.reach)
+    source = data or plan.data.name
+    images = load_data(source, folder=where, progress=progress.reach)
     network = named_model(model, images, architecture=arch, checkpoint=checkpoint)
     other = None if surrogate is None else named_model(surrogate, images, architecture=surrogate_arch)
-    asked = [model, arch, checkpoint, data, attacks, n, plan.threat, curve, surrogate, checks, precision, batch, seed]
+    models = [model, arch, checkpoint, surrogate, surrogate_arch, identity(network)]
+    asked = [*models, source, where, attacks, n, plan.threat, curve, checks, precision, batch, seed]
     place = out or Path("runs") / "evaluate" / f"{_stem(model)}-{zlib.crc32(str(asked).encode()):08x}"
     scores = evaluation.evaluate(
         network,
@@ -306,12 +316,14 @@ def _print_table(rows: dict[str, dict[str, float]], title: str) -> None:
 
 
 def _print_scores(scores: Any, title: str) -> None:
+    from rich.markup import escape
+
     from pwoa.evaluation.record import written
     from pwoa.report.table import evaluation_table, score_rows
 
     norm = {"linf": "l∞"}.get(scores.threat.norm, scores.threat.norm)
     print()
-    _console().print(evaluation_table(score_rows(scores), f"{title}{norm} {written(scores.threat)}"))
+    _console().print(evaluation_table(score_rows(scores), escape(f"{title}{norm} {written(scores.threat)}")))
     for finding in scores.findings:
         _console().print(f"warning ({finding.check}): {finding.message}", style="yellow", markup=False, soft_wrap=True)
 

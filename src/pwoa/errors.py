@@ -6,6 +6,10 @@ import difflib
 from collections.abc import Iterable
 
 
+class ProcessDied(RuntimeError):
+    """Another process of the run is gone; the run folder can be resumed."""
+
+
 class InputError(ValueError):
     """Something given from outside is wrong. The message is one line: what, where, and what to do.
 

@@ -29,6 +29,7 @@ from pwoa.run import Run, describe_model, load_run
 from pwoa.sparsity import count, prunable
 from pwoa.training import Engine, Material
 from pwoa.training.probes import hsic_plane
+from pwoa.training.processes import Processes, own_device, started
 
 
 @dataclass(frozen=True)
@@ -68,25 +69,38 @@ def prune(
         raise InputError(f"the teacher must be an nn.Module, not {teacher!r}")
     changes = dict(settings or {}) | ({} if rate is None else {"sparsity.rate": rate})
     subject = _prepare(teacher, data, recipe, progress, changes)
-    run = _choose_run(folder, subject)
-    run.check(subject.recipe, subject.identity)
-    if run.finished:
-        progress.say(f"{run.path} is finished, nothing is left to do")
-        model = load_run(run.path, copy.deepcopy(subject.teacher))
-        return Result(model, run.path, run.read_json("result.json"), run.metrics())
-    progress.say(_announcement(subject, run))
+    with started(subject.device) as processes:
+        progress = progress if processes.first else Progress()
+        run = processes.by_first(lambda: _choose_run(folder, subject))
+        if processes.by_first(lambda: run.finished):
+            progress.say(f"{run.path} is finished, nothing is left to do")
+            model = load_run(run.path, copy.deepcopy(subject.teacher))
+            return Result(model, run.path, run.read_json("result.json"), run.metrics())
+        progress.say(_announcement(subject, run, processes))
+        try:
+            student, training = _train(subject, run, force, progress, processes)
+        except KeyboardInterrupt:
+            _say_how_to_resume(run, progress)
+            raise
+        finally:
+            progress.close()
+    if not processes.first:
+        return Result(student, run.path, {}, [])
     try:
-        student, training = _train(subject, run, force, progress)
         summary = training | _evaluate(student, subject, run, teacher_scores, progress)
         run.finish(summary)
     except KeyboardInterrupt:
-        progress.close()
-        again = f"the same command, with the folder {run.path}, resumes" if run.started else "nothing was written"
-        progress.say(f"stopped; {again}")
+        _say_how_to_resume(run, progress)
         raise
     finally:
         progress.close()
     return Result(student, run.path, summary, run.metrics())
+
+
+def _say_how_to_resume(run: Run, progress: Progress) -> None:
+    progress.close()
+    again = f"the same command, with the folder {run.path}, resumes" if run.started else "nothing was written"
+    progress.say(f"stopped; {again}")
 
 
 @dataclass(frozen=True)
@@ -124,7 +138,7 @@ def _prepare(
     if loaded is None:
         loaded = load_data(recipe.data.name, folder=recipe.data.folder or None, progress=progress.reach)
         progress.close()
-    device = choose_device(recipe.training.device)
+    device = choose_device(own_device(recipe.training.device))
     if teacher is None:
         if not recipe.teacher.checkpoint:
             raise InputError("this recipe names no teacher; give one with --checkpoint FILE (teacher.checkpoint)")
@@ -147,12 +161,13 @@ def _thawed(student: nn.Module) -> nn.Module:
     return student
 
 
-def _announcement(subject: _Subject, run: Run) -> str:
+def _announcement(subject: _Subject, run: Run, processes: Processes) -> str:
     recipe = subject.recipe
+    several = f"{processes.count} × " if processes.count > 1 else ""
     return (
         f"{recipe.teacher.architecture} on {recipe.data.name}, rate {recipe.sparsity.rate:g}, "
         f"{recipe.search.epochs} + {recipe.finetune.epochs} epochs on {len(subject.material.train):,} images, "
-        f"{device_name(subject.device)}\n"
+        f"{several}{device_name(subject.device)}\n"
         f"threat: {recipe.threat.norm} {recipe.threat.radius:.4g}; run folder: {run.path}"
     )
 
@@ -160,7 +175,9 @@ def _announcement(subject: _Subject, run: Run) -> str:
 def _choose_run(folder: str | Path | None, subject: _Subject) -> Run:
     """The given folder; else the first under runs/ with a telling name that is free or holds this very run."""
     if folder is not None:
-        return Run(folder)
+        run = Run(folder)
+        run.check(subject.recipe, subject.identity)
+        return run
     recipe = subject.recipe
     architecture = recipe.teacher.architecture.rpartition(":")[2].rpartition(".")[2].lower()
     data = Path(recipe.data.name).name
@@ -169,24 +186,28 @@ def _choose_run(folder: str | Path | None, subject: _Subject) -> Run:
         run = Run(Path("runs") / (name if number == 1 else f"{name}-{number}"))
         if not run.path.exists() or (run.started and not run.differences(recipe, subject.identity)):
             break
+    run.check(recipe, subject.identity)
     return run
 
 
-def _train(subject: _Subject, run: Run, force: bool, progress: Progress) -> tuple[nn.Module, dict[str, Any]]:
+def _train(
+    subject: _Subject, run: Run, force: bool, progress: Progress, processes: Processes
+) -> tuple[nn.Module, dict[str, Any]]:
     """The pruned student, saved in the run folder, and what is to be said of its training."""
     recipe, material = subject.recipe, subject.material
     student = subject.student
     _lay_out(student, torch.channels_last)
     method = find_method(recipe.method)(student, subject.teacher, material, recipe)
-    if run.started:
+    if processes.by_first(lambda: run.started):
         progress.say("resuming")
     else:
         checked = check_teacher(subject.teacher, material.held_out(), recipe, force, material.classes)
         robust = ", ".join(f"{name} {value:.1f} %" for name, value in checked.items() if name != "images")
         progress.say(f"teacher on {checked['images']} validation images: {robust}")
-        run.begin(recipe, {**subject.identity, **checked})
+        if processes.first:
+            run.begin(recipe, {**subject.identity, **checked})
     probe = hsic_plane(student, material, recipe.objective.points, recipe.objective.hsic == "normalised")
-    engine = Engine(student, method.stages, material, recipe.training, run, progress, probe)
+    engine = Engine(student, method.stages, material, recipe.training, run, progress, probe, processes)
     with ExitStack() as guard:
         if method.example_free:
             guard.enter_context(example_free(student, subject.teacher))
@@ -196,7 +217,8 @@ def _train(subject: _Subject, run: Run, force: bool, progress: Progress) -> tupl
     sparsity = [{**asdict(row), "rate": row.rate} for row in count(student)]
     about = describe_model(student, subject.data.classes, subject.data.train.pixels.shape[1])
     threat = asdict(recipe.threat)
-    run.save_model(student, {**about, **subject.identity, "threat": threat, "sparsity": sparsity})
+    if processes.first:
+        run.save_model(student, {**about, **subject.identity, "threat": threat, "sparsity": sparsity})
     return student, {
         "method": recipe.method,
         "example_free": method.example_free,
@@ -204,6 +226,7 @@ def _train(subject: _Subject, run: Run, force: bool, progress: Progress) -> tupl
         "sparsity": sparsity,
         "seed": recipe.training.seed,
         "device": device_name(subject.device),
+        "processes": processes.count,
         "selected_epoch": engine.selected,
         "training_seconds": engine.seconds,
     }

@@ -113,10 +113,15 @@ class FinetuneRecipe:
 
 @dataclass(frozen=True)
 class TrainingRecipe:
-    """The engine: a cosine schedule a stage. `average` is the decay of averaged weights (0: off)."""
+    """The engine: a cosine schedule a stage. `average` is the decay of averaged weights (0: off).
+
+    `group` is the number of images over which HSIC and batch normalisation take their statistics: a larger batch
+    has several such groups, whether it is computed at once, in parts, or by several processes.
+    """
 
     optimizer: str = _choice("sgd", "sgd", "adam")
     batch: int = _number(128, low=2)
+    group: int = _number(128, low=2)
     momentum: float = _number(0.9, low=0, high=0.9999)
     weight_decay: float = _number(1e-4, low=0)
     average: float = _number(0.0, low=0, high=0.999999)

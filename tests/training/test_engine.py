@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -200,3 +201,55 @@ def test_a_killed_training_ends_with_the_same_bits(
 
 def drop_seconds(line: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in line.items() if key != "seconds"}
+
+
+class Cramped(Classify):
+    """Runs out of memory, half-way through its forward pass, with more than so many images."""
+
+    def __init__(self, model: nn.Module, most: int) -> None:
+        super().__init__(model)
+        self.most = most
+        self.sizes: list[int] = []
+
+    def loss(self, batch: Batch) -> Loss:
+        loss = super().loss(batch)
+        if self.model.training:
+            self.sizes.append(len(batch.y))
+            if len(batch.y) > self.most:
+                raise torch.OutOfMemoryError("CUDA out of memory")
+        return loss
+
+
+def test_a_batch_too_large_for_memory_is_cut_up_to_the_same_result(
+    tmp_path: Path, tiny_teacher: nn.Module, tiny_data: Data, quick: Make
+) -> None:
+    class Told(Progress):
+        said: list[str] = []  # noqa: RUF012
+
+        def say(self, message: str) -> None:
+            self.said.append(message)
+
+    recipe = quick(training__batch=24, training__group=4)
+    found = []
+    for most in (24, 10):
+        model = copy.deepcopy(tiny_teacher)
+        stage = Cramped(model, most)
+        engine_for(tmp_path / str(most), model, [stage], tiny_data, recipe, Told()).train()
+        found.append(model.state_dict())
+    assert stage.sizes[:8] == [24, 12, 8, 8, 8, 8, 8, 8]
+    assert Told.said == [f"out of memory: batches are now computed in {n} parts, to the same result" for n in (2, 3)]
+    for name, value in found[0].items():
+        assert torch.allclose(found[1][name].double(), value.double(), atol=1e-5), name
+    metrics = [Run(tmp_path / str(most)).metrics() for most in (24, 10)]
+    for whole, cut in zip(*metrics, strict=True):
+        assert cut["train"] == pytest.approx(whole["train"], rel=1e-4)
+        assert cut["validation"] == pytest.approx(whole["validation"], rel=1e-4)
+
+
+def test_memory_that_does_not_hold_a_group_is_an_error(
+    tmp_path: Path, tiny_teacher: nn.Module, tiny_data: Data, quick: Make
+) -> None:
+    recipe = quick(training__batch=24, training__group=8)
+    engine = engine_for(tmp_path, tiny_teacher, [Cramped(tiny_teacher, 4)], tiny_data, recipe)
+    with pytest.raises(InputError, match="out of memory with 8 images at a time; lower training.group"):
+        engine.train()

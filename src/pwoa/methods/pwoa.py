@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from pwoa.errors import InputError
 from pwoa.models import as_logits, hidden_points, recording
-from pwoa.objectives import bottleneck, classification, distillation
+from pwoa.objectives import GROUP, bottleneck, classification, distillation
 from pwoa.recipe import ObjectiveRecipe, Recipe, SearchRecipe
 from pwoa.sparsity import ALLOCATIONS, Admm, Masks, prunable, sizes
 from pwoa.training import Batch, Loss, Material, Stage
@@ -34,7 +34,8 @@ class Pwoa:
         kept = ALLOCATIONS[recipe.sparsity.allocation](sizes(weights), recipe.sparsity.rate)
         pattern = recipe.sparsity.pattern
         search = recipe.search
-        objective = Objective(student, teacher_logits(teacher, material), material, recipe.objective)
+        group = recipe.training.group
+        objective = Objective(student, teacher_logits(teacher, material), material, recipe.objective, group)
         admm = Admm(weights, kept, pattern, search.rho, search.rho_growth, search.rho_limit)
         self.stages: list[Stage] = [
             Search(objective, admm, search),
@@ -132,7 +133,9 @@ class Objective:
         teacher: Callable[[Batch], Tensor],
         material: Material,
         recipe: ObjectiveRecipe,
+        group: int = GROUP,
     ) -> None:
+        self._group = group
         self.weights = Weights(recipe.distillation, recipe.hsic_x, recipe.hsic_y, recipe.classification)
         if not any(asdict(self.weights).values()):
             raise InputError("all weights of the objective are 0; there is nothing to minimise")
@@ -163,7 +166,7 @@ class Objective:
             total = total + weights.distillation * parts["distillation"]
         if self._points:
             layers = [hidden[point] for point in self._points]
-            found = bottleneck(batch.x, batch.y, layers, self._recipe.hsic == "normalised")
+            found = bottleneck(batch.x, batch.y, layers, self._recipe.hsic == "normalised", self._group)
             parts["hsic_x"], parts["hsic_y"] = found.x.sum(), found.y.sum()
             total = total + weights.hsic_x * parts["hsic_x"] - weights.hsic_y * parts["hsic_y"]
         if weights.classification:

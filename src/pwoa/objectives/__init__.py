@@ -2,6 +2,6 @@
 
 from pwoa.objectives.classification import classification
 from pwoa.objectives.distillation import distillation
-from pwoa.objectives.hsic import Bottleneck, bottleneck
+from pwoa.objectives.hsic import GROUP, Bottleneck, bottleneck
 
-__all__ = ["Bottleneck", "bottleneck", "classification", "distillation"]
+__all__ = ["GROUP", "Bottleneck", "bottleneck", "classification", "distillation"]

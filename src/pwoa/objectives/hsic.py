@@ -31,13 +31,15 @@ class Bottleneck(NamedTuple):
     y: Tensor
 
 
-def bottleneck(x: Tensor, labels: Tensor, hidden: Sequence[Tensor], normalised: bool = True) -> Bottleneck:
+def bottleneck(
+    x: Tensor, labels: Tensor, hidden: Sequence[Tensor], normalised: bool = True, group: int = GROUP
+) -> Bottleneck:
     """The dependence of each hidden activation on the input and on the label.
 
-    A batch of more than 128 images is taken in groups of 128, the published batch, and averaged over them,
-    so that the value and its weight λ do not depend on the batch size; images left over do not count.
+    A batch of more than `group` images (128 is the published batch) is taken in groups of that size and averaged
+    over them, so that the value and its weight λ do not depend on the batch size; images left over do not count.
     """
-    size = min(len(x), GROUP)
+    size = min(len(x), group)
     groups = len(x) // size
 
     def grouped(value: Tensor) -> Tensor:

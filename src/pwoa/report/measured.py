@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -11,7 +12,21 @@ from typing import Any
 from pwoa.report.table import attack_name
 
 _COLUMNS = ("natural", "fgsm", "pgd10", "pgd20", "cw")
+_PARTS = {"standard": "AutoAttack"}
 _MODELS = {"teacher": "teacher (dense)", "ce": "naive (cross-entropy)", "pwoa": "PwoA"}
+
+
+def with_tables(text: str, results: Path) -> str:
+    """A document with what stands between `<!-- measured: NAME -->` and `<!-- /measured -->` made anew."""
+    tables = {
+        "mnist": lambda: mnist_table(results / "mnist-rate4.json"),
+        "autoattack": lambda: oracle_table(results / "autoattack-oracle.json"),
+    }
+
+    def block(match: re.Match[str]) -> str:
+        return f"<!-- measured: {match[1]} -->\n{tables[match[1]]()}\n<!-- /measured -->"
+
+    return re.sub(r"<!-- measured: (\w+) -->.*?<!-- /measured -->", block, text, flags=re.DOTALL)
 
 
 def mnist_table(path: Path) -> str:
@@ -28,6 +43,31 @@ def mnist_table(path: Path) -> str:
         f"LeNet on the full MNIST, l∞ 0.3, rate 4, preset `mnist` (50 + 20 epochs), 10,000 test images, "
         f"{seeds} seeds, {device}; accuracy in percent, mean ± standard deviation:\n\n" + "\n".join(lines)
     )
+
+
+def oracle_table(path: Path) -> str:
+    """results/autoattack-oracle.json as Markdown: one row a model, ours / the oracle's robust accuracy by attack."""
+    rows = json.loads(path.read_text(encoding="utf-8"))
+    shared = [row for row in rows if row["oracle"] is not None]
+    attacks = list(dict.fromkeys(row["attack"] for row in shared))
+    head = ["model", "device", *(_PARTS.get(attack) or attack_name(attack) for attack in attacks)]
+    lines = [_line(head), _line(["---"] * len(head))]
+    for model, device in dict.fromkeys((row["model"], row["device"]) for row in shared):
+        own = {row["attack"]: row for row in shared if (row["model"], row["device"]) == (model, device)}
+        lines.append(_line([model, device, *(_pair(own.get(attack)) for attack in attacks)]))
+    (whole,) = (row for row in rows if row["oracle"] is None)
+    sizes = " and ".join(f"{n:,}" for n in sorted({row["n"] for row in shared}, reverse=True))
+    return (
+        f"Robust accuracy in percent, ours / pyautoattack 0.2.0, on the same {sizes} test images, and in brackets how "
+        "many times faster ours was in the same run:\n\n" + "\n".join(lines) + f"\n\nAll {whole['n']:,} test images "
+        f"of CIFAR-10, {whole['model']}, {whole['device']}: {whole['ours']:.2f} % in {whole['seconds_ours']:.0f} s."
+    )
+
+
+def _pair(row: Mapping[str, Any] | None) -> str:
+    if row is None:
+        return ""
+    return f"{row['ours']:.1f} / {row['oracle']:.1f} ({row['seconds_oracle'] / row['seconds_ours']:.1f}×)"
 
 
 def _spread(rows: Sequence[Mapping[str, Any]], column: str) -> str:

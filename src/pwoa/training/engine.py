@@ -5,7 +5,8 @@ from __future__ import annotations
 import hashlib
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +19,8 @@ from pwoa.progress import Progress
 from pwoa.recipe import Recipe, TrainingRecipe
 from pwoa.run import Run
 from pwoa.training.average import Average
+from pwoa.training.groups import Plan, grouped
+from pwoa.training.processes import Processes
 from pwoa.training.stage import Batch, Loss, Stage
 
 Probe = Callable[[], Mapping[str, float]]
@@ -64,6 +67,7 @@ class Engine:
         run: Run,
         progress: Progress,
         probe: Probe = dict,
+        processes: Processes | None = None,
     ) -> None:
         self.model = model
         self.stages = list(stages)
@@ -72,12 +76,16 @@ class Engine:
         self.run = run
         self.progress = progress
         self.probe = probe
+        self.processes = processes or Processes()
+        self.processes.check_batch(recipe.batch, recipe.group)
+        self.plan = Plan(recipe.group)
         self.device = material.images.pixels.device
         self.seconds = 0.0
         self._lines = 0
         self._best: dict[str, Any] | None = None
         self._saved_at = time.perf_counter()
         self._steps = len(material.train) // recipe.batch
+        self._unsettled = 0
 
     @property
     def selected(self) -> int | None:
@@ -86,12 +94,15 @@ class Engine:
 
     def train(self) -> None:
         """Run what is left of all stages; afterwards the model has the selected weights."""
-        state = self.run.load_checkpoint()
+        state = self.processes.by_first(self.run.load_checkpoint)
         first = 0
         if state is not None:
             self._restore(state)
             first = state["stage"]
-        with torch.random.fork_rng(devices=[self.device] if self.device.type == "cuda" else []):
+        with ExitStack() as inside:
+            inside.enter_context(torch.random.fork_rng(devices=[self.device] if self.device.type == "cuda" else []))
+            if self.recipe.batch > self.recipe.group:
+                inside.enter_context(grouped(self.model, self.plan))
             for number in range(first, len(self.stages)):
                 self._train_stage(number, state if number == first else None)
         assert self._best is not None
@@ -103,6 +114,7 @@ class Engine:
         first_epoch = state["epoch"] if state else 0
         if first_epoch == 0:
             stage.begin()
+        self._unsettled = 2  # the first step has no momentum in memory yet
         optimizer = self._optimizer(stage)
         average = Average(self.model, self.recipe.average if last else 0.0)
         if state and first_epoch:
@@ -114,6 +126,7 @@ class Engine:
             start = time.perf_counter()
             line: dict[str, Any] = {"stage": stage.name, "epoch": epoch}
             line["train"] = self._train_epoch(stage, number, epoch, optimizer, average)
+            self.processes.average([*average.values, *_buffers(self.model)])
             with average.applied():
                 line["validation"] = self._validate(stage)
                 line |= self.probe()
@@ -125,7 +138,8 @@ class Engine:
             line["seconds"] = time.perf_counter() - start
             self.seconds += line["seconds"]
             self._lines += 1
-            self.run.log(line)
+            if self.processes.first:
+                self.run.log(line)
             self.progress.epoch(line, stage.epochs)
             ended = epoch + 1 == stage.epochs
             self._checkpoint(number + ended, 0 if ended else epoch + 1, optimizer, average)
@@ -148,25 +162,73 @@ class Engine:
             x, y = self.material.images.batch(index)
             for group in optimizer.param_groups:
                 group["lr"] = self._learning_rate(stage, epoch * self._steps + step)
-            loss = self._loss(stage, Batch(augment(x, generator), y, index))
-            loss.total.backward()  # type: ignore[no-untyped-call]
+            own = self.processes.share(size)
+            self._backward(stage, Batch(augment(x, generator)[own], y[own], index[own]), meter)
+            self.processes.average(weight.grad for weight in self.model.parameters() if weight.grad is not None)
             stage.after_backward()
             optimizer.step()
             optimizer.zero_grad(set_to_none=True)
             stage.after_step()
             average.update()
-            meter.add(loss, y)
             self.progress.advance()
-        return meter.means()
+        return meter.means(self.processes)
+
+    def _backward(self, stage: Stage, batch: Batch, meter: Meter) -> None:
+        """The gradients of a batch; where memory runs out, of its parts one after the other, to the same end."""
+        buffers = list(self.model.buffers())
+        before = [buffer.clone() for buffer in buffers] if self._unsettled else []
+        while True:
+            try:
+                losses = [self._backward_part(stage, part) for part in self._parts(batch)]
+                break
+            except torch.OutOfMemoryError:
+                self._cut_smaller(len(batch.y))
+            self.model.zero_grad(set_to_none=True)
+            torch.cuda.empty_cache()
+            for buffer, value in zip(buffers, before, strict=False):
+                buffer.copy_(value)
+        self._unsettled = max(self._unsettled - 1, 0)
+        for loss, part in zip(losses, self._parts(batch), strict=True):
+            meter.add(loss, part.y)
+
+    def _backward_part(self, stage: Stage, part: Batch) -> Loss:
+        loss = self._loss(stage, part)
+        (loss.total / self.plan.parts).backward()  # type: ignore[no-untyped-call]
+        return Loss(
+            loss.total.detach(), {name: value.detach() for name, value in loss.parts.items()}, loss.logits.detach()
+        )
+
+    def _parts(self, batch: Batch) -> Iterator[Batch]:
+        """The batch in equal parts of whole groups; `plan.part` says which is at hand."""
+        size = len(batch.y) // self.plan.parts
+        for number in range(self.plan.parts):
+            self.plan.part = number
+            part = slice(number * size, (number + 1) * size)
+            yield Batch(batch.x[part], batch.y[part], batch.index[part])
+
+    def _cut_smaller(self, images: int) -> None:
+        """Take more parts, as few as can be; an error when a part would be less than a group."""
+        group = min(self.recipe.group, images)
+        fitting = [parts for parts in range(self.plan.parts + 1, images // group + 1) if images % (parts * group) == 0]
+        if not fitting:
+            raise InputError(
+                f"out of memory with {images // self.plan.parts} images at a time; lower training.group "
+                "(and training.batch), or use a device with more memory"
+            )
+        self.plan.parts = fitting[0]
+        self.progress.say(f"out of memory: batches are now computed in {self.plan.parts} parts, to the same result")
 
     @torch.no_grad()
     def _validate(self, stage: Stage) -> dict[str, float]:
         self.model.eval()
         meter = Meter()
-        for index in torch.split(self.material.validation, self.recipe.batch):
+        size = max(self.recipe.batch // self.plan.parts, min(self.recipe.group, self.recipe.batch))
+        batches = torch.split(self.material.validation, size)
+        among = self.processes if len(batches) >= self.processes.count else Processes()
+        for index in batches[among.rank :: among.count]:
             x, y = self.material.images.batch(index)
             meter.add(self._loss(stage, Batch(x, y, index)), y)
-        return meter.means()
+        return meter.means(among)
 
     def _loss(self, stage: Stage, batch: Batch) -> Loss:
         lower = self.recipe.precision == "bfloat16"
@@ -205,7 +267,8 @@ class Engine:
 
     def _checkpoint(self, stage: int, epoch: int, optimizer: torch.optim.Optimizer, average: Average) -> None:
         """Save if it is time to; the ends of stages always are."""
-        if epoch and time.perf_counter() - self._saved_at < self.recipe.checkpoint_seconds:
+        due = time.perf_counter() - self._saved_at >= self.recipe.checkpoint_seconds
+        if not self.processes.first or (epoch and not due):
             return
         self.run.save_checkpoint(
             {
@@ -246,9 +309,19 @@ class Meter:
             self._sums[name] = self._sums.get(name, 0) + value.detach().double() * size
         self._images += size
 
-    def means(self) -> dict[str, float]:
-        values = torch.stack(list(self._sums.values())).tolist()
-        return {name: value / self._images for name, value in zip(self._sums, values, strict=True)}
+    def means(self, processes: Processes) -> dict[str, float]:
+        """Over the batches of all processes."""
+        names = sorted(self._sums)
+        sums = torch.stack([*(self._sums[name] for name in names), self._sums["loss"].new_full((), self._images)])
+        processes.add([sums])
+        *values, images = sums.tolist()
+        found = dict(zip(names, values, strict=True))
+        return {name: found[name] / images for name in self._sums}
+
+
+def _buffers(model: nn.Module) -> list[Tensor]:
+    """What a model learns besides weights: running statistics."""
+    return [buffer for buffer in model.buffers() if buffer.is_floating_point()]
 
 
 def _mix(*numbers: int) -> int:

@@ -1,0 +1,102 @@
+"""Batch normalisation over groups of images, so that its statistics do not depend on how a batch is cut up.
+
+HSIC is estimated over groups of 128 images, the published batch; here batch normalisation is too. Then a batch of
+1,024 images, the same batch in four parts on a small card, and the same batch over eight processes have the same
+statistics. Running statistics take the mean over the groups of a batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+_KINDS: dict[type[nn.Module], type[nn.Module]] = {}
+
+
+@dataclass
+class Plan:
+    """How a batch is cut up: the size of a group, and which of how many parts of the batch is at hand."""
+
+    group: int
+    part: int = 0
+    parts: int = 1
+
+    def momentum(self, momentum: float) -> float:
+        """What the running statistics take of this part's mean, for all parts to weigh the same in the end.
+
+        After parts 0 … k − 1 with weights aᵢ = (m/k) / (1 − (k − 1 − i) m/k) the old value has kept 1 − m, and
+        each part has m/k.
+        """
+        share = momentum / self.parts
+        return share / (1 - (self.parts - 1 - self.part) * share)
+
+
+@contextmanager
+def grouped(model: nn.Module, plan: Plan) -> Iterator[None]:
+    """While inside, the batch normalisation layers of a model go by the plan in training mode."""
+    layers = [module for module in model.modules() if type(module) in _KINDS and module.momentum is not None]
+    for layer in layers:
+        layer.__class__ = _KINDS[type(layer)]
+        object.__setattr__(layer, "plan", plan)
+    try:
+        yield
+    finally:
+        plain = {kind: original for original, kind in _KINDS.items()}
+        for layer in layers:
+            layer.__class__ = plain[type(layer)]
+            del layer.__dict__["plan"]
+
+
+class _Grouped:
+    """What a batch normalisation layer becomes for a while; its parameters and buffers stay where they are."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        layer: nn.BatchNorm2d = self  # type: ignore[assignment]
+        plan: Plan = layer.__dict__["plan"]
+        if not layer.training:
+            return F.batch_norm(
+                x, layer.running_mean, layer.running_var, layer.weight, layer.bias, False, 0.0, layer.eps
+            )
+        size = min(plan.group, len(x))
+        if len(x) % size:
+            raise ValueError(f"{len(x)} images cannot be cut into groups of {size}")
+        groups = x.view(-1, size, *x.shape[1:])
+        groups = groups if x.dtype == torch.float64 else groups.float()
+        over = [1, *range(3, groups.dim())]
+        variance, mean = torch.var_mean(groups, over, correction=0, keepdim=True)
+        self._note(mean.detach(), variance.detach(), groups.shape[1] * groups[0, 0, 0].numel(), plan)
+        scale = torch.rsqrt(variance + layer.eps)
+        shape = [1, 1, -1, *(1,) * (groups.dim() - 3)]
+        if layer.weight is not None:
+            scale = scale * layer.weight.view(shape)
+        shift = -mean * scale
+        if layer.bias is not None:
+            shift = shift + layer.bias.view(shape)
+        return torch.addcmul(shift, groups, scale).to(x.dtype).flatten(0, 1)
+
+    @torch.no_grad()
+    def _note(self, mean: Tensor, variance: Tensor, values: int, plan: Plan) -> None:
+        layer: nn.BatchNorm2d = self  # type: ignore[assignment]
+        if layer.running_mean is None or layer.running_var is None:
+            return
+        momentum = plan.momentum(layer.momentum or 0.0)
+        layer.running_mean.lerp_(mean.mean(0).flatten(), momentum)
+        layer.running_var.lerp_(variance.mean(0).flatten() * (values / max(values - 1, 1)), momentum)
+        if plan.part == 0 and layer.num_batches_tracked is not None:
+            layer.num_batches_tracked += 1
+
+
+class _Grouped1d(_Grouped, nn.BatchNorm1d):
+    pass
+
+
+class _Grouped2d(_Grouped, nn.BatchNorm2d):
+    pass
+
+
+_KINDS.update({nn.BatchNorm1d: _Grouped1d, nn.BatchNorm2d: _Grouped2d})

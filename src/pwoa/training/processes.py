@@ -1,0 +1,121 @@
+"""Many processes, one result: each takes its part of every batch, and gradients are averaged.
+
+Started by torchrun, which says by environment variables how many processes there are and which one this is. Alone,
+everything here does nothing.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, TypeVar, cast
+
+import torch
+from torch import Tensor, distributed
+
+from pwoa.errors import InputError, ProcessDied
+
+T = TypeVar("T")
+
+PATIENCE = timedelta(minutes=10)
+"""How long a process waits for the others before it takes them for dead."""
+
+
+@dataclass(frozen=True)
+class Processes:
+    """This process among all of the run's."""
+
+    rank: int = 0
+    count: int = 1
+
+    @property
+    def first(self) -> bool:
+        """Whether this is the one that writes."""
+        return self.rank == 0
+
+    def share(self, images: int) -> slice:
+        """Which images of a batch are this process's."""
+        size = images // self.count
+        return slice(self.rank * size, (self.rank + 1) * size)
+
+    def check_batch(self, batch: int, group: int) -> None:
+        """Groups of images, over which statistics are taken, must not be spread over processes."""
+        own = batch // self.count
+        if batch % self.count or own % min(group, batch):
+            raise InputError(
+                f"a batch of {batch} cannot be shared by {self.count} processes in groups of {group}: "
+                f"set training.batch to a multiple of {self.count * group}, or training.group lower"
+            )
+
+    @torch.no_grad()
+    def average(self, tensors: Iterable[Tensor]) -> None:
+        """Each tensor becomes its mean over the processes; all in one exchange."""
+        if self.count > 1:
+            self._exchange(list(tensors), 1 / self.count)
+
+    @torch.no_grad()
+    def add(self, tensors: Iterable[Tensor]) -> None:
+        """Each tensor becomes its sum over the processes."""
+        if self.count > 1:
+            self._exchange(list(tensors), 1.0)
+
+    def by_first(self, work: Callable[[], T]) -> T:
+        """What the first process finds, in all of them; so is an InputError that it raises."""
+        if self.count == 1:
+            return work()
+        box: list[Any] = [None]
+        if self.first:
+            try:
+                box = [work()]
+            except InputError as error:
+                box = [error]
+        with _watching():
+            distributed.broadcast_object_list(box, src=0)
+        if isinstance(box[0], InputError):
+            raise box[0]
+        return cast(T, box[0])
+
+    def _exchange(self, tensors: Sequence[Tensor], factor: float) -> None:
+        for dtype in dict.fromkeys(tensor.dtype for tensor in tensors):
+            alike = [tensor for tensor in tensors if tensor.dtype == dtype]
+            flat = torch.cat([tensor.reshape(-1) for tensor in alike])
+            with _watching():
+                distributed.all_reduce(flat)
+            pieces = torch.split(flat * factor, [tensor.numel() for tensor in alike])
+            for tensor, piece in zip(alike, pieces, strict=True):
+                tensor.copy_(piece.view(tensor.shape))
+
+
+@contextmanager
+def started(device: torch.device) -> Iterator[Processes]:
+    """The processes that torchrun started, connected while inside; without torchrun, this one alone."""
+    count = int(os.environ.get("WORLD_SIZE", "1"))
+    if count == 1:
+        yield Processes()
+        return
+    distributed.init_process_group("nccl" if device.type == "cuda" else "gloo", timeout=PATIENCE)
+    try:
+        yield Processes(distributed.get_rank(), count)
+    finally:
+        distributed.destroy_process_group()
+
+
+def own_device(name: str) -> str:
+    """The device of this process among those of its machine, where torchrun started several."""
+    local = os.environ.get("LOCAL_RANK")
+    if local is None or int(os.environ.get("WORLD_SIZE", "1")) == 1 or name == "cpu" or not torch.cuda.is_available():
+        return name
+    return f"cuda:{local}"
+
+
+@contextmanager
+def _watching() -> Iterator[None]:
+    try:
+        yield
+    except RuntimeError as error:
+        raise ProcessDied(
+            "another process of this run died or does not answer; start the same command again to resume"
+        ) from error
