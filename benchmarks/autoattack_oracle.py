@@ -17,7 +17,7 @@ from functools import partial
 from pathlib import Path
 
 import torch
-from mnist_networks import kwsmall, lenet5, smallcnn
+from mnist_networks import kwsmall, lenet5
 from pyautoattack import AutoAttack
 from torch import Tensor, nn
 
@@ -36,7 +36,7 @@ CIFAR_THREAT = Threat("linf", 8 / 255, 2 / 255)
 
 
 MODELS: dict[str, tuple[Callable[[], nn.Module], str, str, Threat]] = {
-    "smallcnn": (smallcnn, "mnist_smallcnn_TRADES_official_linf0.3.pt", "mnist", MNIST_THREAT),
+    "smallcnn": (partial(build, "smallcnn", 10, 1), "mnist_smallcnn_TRADES_official_linf0.3.pt", "mnist", MNIST_THREAT),
     "lenet5": (lenet5, "mnist_lenet5_advertorch_pgd_linf0.3.pt", "mnist", MNIST_THREAT),
     "kwsmall": (kwsmall, "mnist_kwsmall_fastadv_pgd_linf0.3.pt", "mnist", MNIST_THREAT),
     "lenet": (partial(build, "lenet", 10, 1), "embedded", "mnist", MNIST_THREAT),

@@ -1,28 +1,10 @@
-"""The networks of public robust MNIST checkpoints, with the key names that those files have."""
+"""Networks of public robust MNIST checkpoints that are no architecture of the package, with the keys of those files."""
 
 from __future__ import annotations
 
 from collections import OrderedDict
 
 from torch import nn
-
-
-def smallcnn() -> nn.Module:
-    """The MNIST network of TRADES."""
-
-    def conv(i: int, into: int, out: int) -> list[tuple[str, nn.Module]]:
-        return [(f"conv{i}", nn.Conv2d(into, out, 3)), (f"relu{i}", nn.ReLU())]
-
-    def full(i: int, into: int) -> list[tuple[str, nn.Module]]:
-        return [(f"fc{i}", nn.Linear(into, 200)), (f"relu{i}", nn.ReLU())]
-
-    first = [*conv(1, 1, 32), *conv(2, 32, 32), ("pool1", nn.MaxPool2d(2))]
-    second = [*conv(3, 32, 64), *conv(4, 64, 64), ("pool2", nn.MaxPool2d(2)), ("flat", nn.Flatten())]
-    layers = OrderedDict(
-        feature_extractor=nn.Sequential(OrderedDict(first + second)),
-        classifier=nn.Sequential(OrderedDict([*full(1, 1024), *full(2, 200), ("fc3", nn.Linear(200, 10))])),
-    )
-    return nn.Sequential(layers)
 
 
 def lenet5() -> nn.Module:

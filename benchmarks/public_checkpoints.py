@@ -1,4 +1,4 @@
-"""Prune public robust MNIST checkpoints through the Python interface, with networks of the user's own.
+"""Prune public robust MNIST checkpoints through the Python interface, most with networks of the user's own.
 
     python benchmarks/public_checkpoints.py --models MODELS > results/public-checkpoints.json
 
@@ -9,14 +9,16 @@ from __future__ import annotations
 
 import argparse
 import json
+from functools import partial
 from pathlib import Path
 
-from mnist_networks import kwsmall, lenet5, smallcnn
+from mnist_networks import kwsmall, lenet5
 
 import pwoa
+from pwoa.models import build
 
 CHECKPOINTS = {
-    "mnist_smallcnn_TRADES_official_linf0.3.pt": smallcnn,
+    "mnist_smallcnn_TRADES_official_linf0.3.pt": partial(build, "smallcnn", 10, 1),
     "mnist_lenet5_advertorch_pgd_linf0.3.pt": lenet5,
     "mnist_kwsmall_fastadv_pgd_linf0.3.pt": kwsmall,
     "mnist_lenet5_advertorch_CLEAN.pt": lenet5,

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from pwoa.evaluation import evaluate as evaluate
     from pwoa.models import load_model as load_model
     from pwoa.pipeline import prune as prune
+    from pwoa.pretraining import pretrain as pretrain
     from pwoa.recipe import Recipe as Recipe
     from pwoa.recipe import Threat as Threat
     from pwoa.recipe import load_recipe as load_recipe
@@ -29,6 +30,7 @@ _HOMES = {
     "load_model": "pwoa.models",
     "load_recipe": "pwoa.recipe",
     "load_run": "pwoa.run",
+    "pretrain": "pwoa.pretraining",
     "prune": "pwoa.pipeline",
 }
 

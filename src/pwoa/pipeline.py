@@ -5,8 +5,8 @@ from __future__ import annotations
 import copy
 import itertools
 import time
-from collections.abc import Mapping
-from contextlib import ExitStack
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ from pwoa.evaluation import Scores, check_teacher, parse_attacks, robustness, wo
 from pwoa.evaluation.verdicts import FILE as VERDICTS
 from pwoa.evaluation.verdicts import save_verdicts
 from pwoa.guard import example_free
-from pwoa.methods import find_method
+from pwoa.methods import METHODS, find_method
 from pwoa.models import architecture_name, check_model, fingerprint, load_model
 from pwoa.progress import Progress
 from pwoa.recipe import Recipe, load_recipe, recipe_for
@@ -71,36 +71,34 @@ def prune(
     subject = _prepare(teacher, data, recipe, progress, changes)
     with started(subject.device) as processes:
         progress = progress if processes.first else Progress()
-        run = processes.by_first(lambda: _choose_run(folder, subject))
+        run = processes.by_first(lambda: choose_run(folder, subject.recipe, subject.identity))
         if processes.by_first(lambda: run.finished):
             progress.say(f"{run.path} is finished, nothing is left to do")
             model = load_run(run.path, copy.deepcopy(subject.teacher))
             return Result(model, run.path, run.read_json("result.json"), run.metrics())
         progress.say(_announcement(subject, run, processes))
-        try:
+        with resumable(run, progress):
             student, training = _train(subject, run, force, progress, processes)
-        except KeyboardInterrupt:
-            _say_how_to_resume(run, progress)
-            raise
-        finally:
-            progress.close()
     if not processes.first:
         return Result(student, run.path, {}, [])
-    try:
+    with resumable(run, progress):
         summary = training | _evaluate(student, subject, run, teacher_scores, progress)
         run.finish(summary)
-    except KeyboardInterrupt:
-        _say_how_to_resume(run, progress)
-        raise
-    finally:
-        progress.close()
     return Result(student, run.path, summary, run.metrics())
 
 
-def _say_how_to_resume(run: Run, progress: Progress) -> None:
-    progress.close()
-    again = f"the same command, with the folder {run.path}, resumes" if run.started else "nothing was written"
-    progress.say(f"stopped; {again}")
+@contextmanager
+def resumable(run: Run, progress: Progress) -> Iterator[None]:
+    """Ctrl-C inside is answered with how to go on."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        progress.close()
+        again = f"the same command, with the folder {run.path}, resumes" if run.started else "nothing was written"
+        progress.say(f"stopped; {again}")
+        raise
+    finally:
+        progress.close()
 
 
 @dataclass(frozen=True)
@@ -172,21 +170,19 @@ def _announcement(subject: _Subject, run: Run, processes: Processes) -> str:
     )
 
 
-def _choose_run(folder: str | Path | None, subject: _Subject) -> Run:
+def choose_run(folder: str | Path | None, recipe: Recipe, identity: Mapping[str, str]) -> Run:
     """The given folder; else the first under runs/ with a telling name that is free or holds this very run."""
     if folder is not None:
         run = Run(folder)
-        run.check(subject.recipe, subject.identity)
-        return run
-    recipe = subject.recipe
-    architecture = recipe.teacher.architecture.rpartition(":")[2].rpartition(".")[2].lower()
-    data = Path(recipe.data.name).name
-    name = f"{data}-{architecture}-{recipe.method}-x{recipe.sparsity.rate:g}-seed{recipe.training.seed}"
-    for number in itertools.count(1):
-        run = Run(Path("runs") / (name if number == 1 else f"{name}-{number}"))
-        if not run.path.exists() or (run.started and not run.differences(recipe, subject.identity)):
-            break
-    run.check(recipe, subject.identity)
+    else:
+        architecture = recipe.teacher.architecture.rpartition(":")[2].rpartition(".")[2].lower()
+        rate = f"-x{recipe.sparsity.rate:g}" if recipe.method in METHODS else ""
+        name = f"{Path(recipe.data.name).name}-{architecture}-{recipe.method}{rate}-seed{recipe.training.seed}"
+        for number in itertools.count(1):
+            run = Run(Path("runs") / (name if number == 1 else f"{name}-{number}"))
+            if not run.path.exists() or (run.started and not run.differences(recipe, identity)):
+                break
+    run.check(recipe, identity)
     return run
 
 
@@ -196,7 +192,7 @@ def _train(
     """The pruned student, saved in the run folder, and what is to be said of its training."""
     recipe, material = subject.recipe, subject.material
     student = subject.student
-    _lay_out(student, torch.channels_last)
+    lay_out(student, torch.channels_last)
     method = find_method(recipe.method)(student, subject.teacher, material, recipe)
     if processes.by_first(lambda: run.started):
         progress.say("resuming")
@@ -213,7 +209,7 @@ def _train(
             guard.enter_context(example_free(student, subject.teacher))
         engine.train()
     student.eval()
-    _lay_out(student, torch.contiguous_format)
+    lay_out(student, torch.contiguous_format)
     sparsity = [{**asdict(row), "rate": row.rate} for row in count(student)]
     about = describe_model(student, subject.data.classes, subject.data.train.pixels.shape[1])
     threat = asdict(recipe.threat)
@@ -232,7 +228,7 @@ def _train(
     }
 
 
-def _lay_out(model: nn.Module, form: torch.memory_format) -> None:
+def lay_out(model: nn.Module, form: torch.memory_format) -> None:
     """Put the weights of 2-D convolutions into a memory format; channels last is faster, most of all on a CPU."""
     for parameter in model.parameters():
         if parameter.dim() == 4:

@@ -112,6 +112,22 @@ class FinetuneRecipe:
 
 
 @dataclass(frozen=True)
+class PretrainRecipe:
+    """Robust training from scratch. `steps` of `step` (0: a quarter of the radius) attack each batch.
+
+    `beta` weighs the divergence of TRADES, MART and LBGAT. Over the first `growing` epochs the radius grows to
+    that of the threat.
+    """
+
+    epochs: int = _number(36, low=1)
+    learning_rate: float = _number(0.1, low=0)
+    steps: int = _number(10, low=1)
+    step: float = _number(0.0, low=0)
+    beta: float = _number(6.0, low=0)
+    growing: int = _number(0, low=0)
+
+
+@dataclass(frozen=True)
 class TrainingRecipe:
     """The engine: a cosine schedule a stage. `average` is the decay of averaged weights (0: off).
 
@@ -152,6 +168,7 @@ class Recipe:
     objective: ObjectiveRecipe = ObjectiveRecipe()
     search: SearchRecipe = SearchRecipe()
     finetune: FinetuneRecipe = FinetuneRecipe()
+    pretrain: PretrainRecipe = PretrainRecipe()
     training: TrainingRecipe = TrainingRecipe()
     evaluation: EvaluationRecipe = EvaluationRecipe()
 

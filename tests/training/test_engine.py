@@ -251,5 +251,5 @@ def test_memory_that_does_not_hold_a_group_is_an_error(
 ) -> None:
     recipe = quick(training__batch=24, training__group=8)
     engine = engine_for(tmp_path, tiny_teacher, [Cramped(tiny_teacher, 4)], tiny_data, recipe)
-    with pytest.raises(InputError, match="out of memory with 8 images at a time; lower training.group"):
+    with pytest.raises(InputError, match=r"out of memory with 8 images at a time; lower training\.group"):
         engine.train()

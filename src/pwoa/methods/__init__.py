@@ -1,4 +1,4 @@
-"""Methods: ways to prune, by name. A method is one file and one line here."""
+"""Methods: ways to prune, and to train a robust model, by name. A method is one file and one line here."""
 
 from __future__ import annotations
 
@@ -8,7 +8,14 @@ from typing import Protocol
 from torch import nn
 
 from pwoa.errors import InputError, did_you_mean
+from pwoa.methods.adversarial import RobustTraining
+from pwoa.methods.fast_at import FastAt
+from pwoa.methods.hbar import Hbar
+from pwoa.methods.lbgat import Lbgat
+from pwoa.methods.mart import Mart
+from pwoa.methods.pgd_at import PgdAt
 from pwoa.methods.pwoa import Pwoa
+from pwoa.methods.trades import Trades
 from pwoa.recipe import Recipe
 from pwoa.training import Material, Stage
 
@@ -25,6 +32,24 @@ class Method(Protocol):
 
 METHODS: dict[str, Callable[[nn.Module, nn.Module, Material, Recipe], Method]] = {"pwoa": Pwoa}
 """Name → function of (student, teacher, material, recipe)."""
+
+
+PRETRAINING: dict[str, Callable[[nn.Module, Material, Recipe], RobustTraining]] = {
+    "pgd-at": PgdAt,
+    "trades": Trades,
+    "mart": Mart,
+    "hbar": Hbar,
+    "lbgat": Lbgat,
+    "fast-at": FastAt,
+}
+"""Name → function of (model, material, recipe)."""
+
+
+def find_pretraining(name: str) -> Callable[[nn.Module, Material, Recipe], RobustTraining]:
+    """The robust training method of that name."""
+    if name not in PRETRAINING:
+        raise InputError(f"unknown method of robust training {name!r} ({did_you_mean(name, PRETRAINING)})")
+    return PRETRAINING[name]
 
 
 def find_method(name: str) -> Callable[[nn.Module, nn.Module, Material, Recipe], Method]:

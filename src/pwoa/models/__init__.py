@@ -12,7 +12,7 @@ from pwoa.errors import InputError
 from pwoa.models.border import LogitModel, as_logits, check_model, evaluating
 from pwoa.models.checkpoint import fingerprint, load_state, read_state
 from pwoa.models.hidden import hidden_points, recording
-from pwoa.models.registry import ARCHITECTURES, architecture_name, build
+from pwoa.models.registry import ARCHITECTURES, architecture_name, build, lite_width
 from pwoa.models.search import search_model
 
 __all__ = [
@@ -25,6 +25,7 @@ __all__ = [
     "evaluating",
     "fingerprint",
     "hidden_points",
+    "lite_width",
     "load_model",
     "load_state",
     "read_state",

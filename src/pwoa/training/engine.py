@@ -132,7 +132,7 @@ class Engine:
                 line |= self.probe()
                 self._check_finite(line)
                 if last:
-                    self._select(line)
+                    self._select(line, stage.criterion)
             line |= stage.after_epoch(epoch, line["validation"])
             line["learning_rate"] = self._learning_rate(stage, epoch * self._steps)
             line["seconds"] = time.perf_counter() - start
@@ -251,8 +251,8 @@ class Engine:
         """Cosine from the stage's learning rate to 0, per step."""
         return stage.learning_rate * 0.5 * (1 + math.cos(math.pi * step / (stage.epochs * self._steps)))
 
-    def _select(self, line: Mapping[str, Any]) -> None:
-        value = line["validation"]["loss"]
+    def _select(self, line: Mapping[str, Any], criterion: str) -> None:
+        value = line["validation"][criterion]
         if self._best is None or value < self._best["value"]:
             weights = {name: tensor.clone() for name, tensor in self.model.state_dict().items()}
             self._best = {"value": value, "epoch": line["epoch"], "weights": weights}

@@ -34,6 +34,8 @@ class Stage(ABC):
     name: str
     epochs: int
     learning_rate: float
+    criterion: str = "loss"
+    """What an epoch of the last stage is selected by: the loss, or a part of it, on the validation split."""
 
     def begin(self) -> None:
         """Called once when the stage starts; not when it is resumed."""

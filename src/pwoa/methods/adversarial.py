@@ -1,0 +1,77 @@
+"""What robust training methods share: attacks on the model as it is, a radius that grows, validation under PGD."""
+
+from __future__ import annotations
+
+import dataclasses
+from abc import abstractmethod
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from pwoa.attacks import pgd
+from pwoa.attacks.ball import Ball
+from pwoa.attacks.gradient import AttackLoss, cross_entropy
+from pwoa.models import as_logits, evaluating
+from pwoa.recipe import Recipe, Threat
+from pwoa.training import Batch, Loss, Material, Stage
+
+NOISE = 0.001  # the standard deviation of the start that TRADES and MART take
+
+
+class RobustTraining(Stage):
+    """One stage of robust training. Epochs are judged by the error under PGD-10 on the validation split."""
+
+    criterion = "robust_error"
+
+    def __init__(self, model: nn.Module, material: Material, recipe: Recipe) -> None:
+        self.name = recipe.method
+        self.epochs = recipe.pretrain.epochs
+        self.learning_rate = recipe.pretrain.learning_rate
+        self._recipe = recipe.pretrain
+        self._model = model
+        self.trained = model
+        self._logits = as_logits(model, material.classes)
+        self._threat = dataclasses.replace(recipe.threat, step=recipe.pretrain.step or recipe.threat.radius / 4)
+        self._now = self._threat
+
+    def before_epoch(self, epoch: int) -> None:
+        """At the whole radius from the start, training on MNIST stays at a constant answer."""
+        growing = self._recipe.growing
+        share = min(1.0, (epoch + 1) / growing) if growing else 1.0
+        self._now = dataclasses.replace(
+            self._threat, radius=share * self._threat.radius, step=share * self._threat.step
+        )
+
+    def loss(self, batch: Batch) -> Loss:
+        if self._model.training:
+            return self.robust_loss(batch, self._now)
+        threat = dataclasses.replace(self._threat, step=self._threat.radius / 4)
+        logits = self._logits(pgd(self._logits, batch.x, batch.y, threat, 10))
+        error = 100 * (logits.argmax(1) != batch.y).float().mean()
+        loss = F.cross_entropy(logits.float(), batch.y)
+        return Loss(loss, {"adversarial": loss, "robust_error": error}, logits)
+
+    @abstractmethod
+    def robust_loss(self, batch: Batch, threat: Threat) -> Loss:
+        """What is minimised on a training batch, against this attacker."""
+
+    def attacked(self, batch: Batch, threat: Threat, loss: AttackLoss = cross_entropy, noise: bool = False) -> Tensor:
+        """PGD examples of the model in eval mode, from a random point of the ball or from a little `noise`."""
+        start = None
+        if noise:
+            start = Ball.around(batch.x, threat).project(batch.x + NOISE * torch.randn_like(batch.x))
+        with evaluating(self._model):
+            return pgd(self._logits, batch.x, batch.y, threat, self._recipe.steps, loss=loss, start=start)
+
+    def furthest(self, batch: Batch, threat: Threat) -> Tensor:
+        """Examples on which the model in eval mode says something else than on the natural images, found by PGD."""
+        with torch.no_grad(), evaluating(self._model):
+            there = self._logits(batch.x)
+        return self.attacked(batch, threat, lambda logits, _: divergence(there, logits).sum(), noise=True)
+
+
+def divergence(teacher: Tensor, student: Tensor) -> Tensor:
+    """KL(teacher ‖ student) of logits, image by image."""
+    theirs, ours = F.log_softmax(teacher.float(), 1), F.log_softmax(student.float(), 1)
+    return F.kl_div(ours, theirs, reduction="none", log_target=True).sum(1)

@@ -1,0 +1,36 @@
+"""HBaR (Wang et al. 2021, "Revisiting Hilbert-Schmidt information bottleneck for adversarial robustness")."""
+
+from __future__ import annotations
+
+from torch import nn
+from torch.nn import functional as F
+
+from pwoa.errors import InputError
+from pwoa.methods.adversarial import RobustTraining
+from pwoa.models import hidden_points, recording
+from pwoa.objectives import bottleneck
+from pwoa.recipe import Recipe, Threat
+from pwoa.training import Batch, Loss, Material
+
+
+class Hbar(RobustTraining):
+    """CE(f(x_adv), y) + λx Σ HSIC(X, Z_l) − λy Σ HSIC(Y, Z_l), with X and Z_l of the adversarial examples."""
+
+    def __init__(self, model: nn.Module, material: Material, recipe: Recipe) -> None:
+        super().__init__(model, material, recipe)
+        self._objective, self._group = recipe.objective, recipe.training.group
+        example, _ = material.images.batch(material.validation[:2])
+        self._points = hidden_points(model, example, recipe.objective.points)
+        if not self._points:
+            raise InputError("hbar: the model has no hidden layer to take HSIC of; use the method pgd-at")
+
+    def robust_loss(self, batch: Batch, threat: Threat) -> Loss:
+        adversarial = self.attacked(batch, threat)
+        with recording(self._model, self._points) as hidden:
+            logits = self._logits(adversarial)
+        loss = F.cross_entropy(logits.float(), batch.y)
+        layers, objective = [hidden[point] for point in self._points], self._objective
+        found = bottleneck(adversarial, batch.y, layers, objective.hsic == "normalised", self._group)
+        x, y = found.x.sum(), found.y.sum()
+        total = loss + objective.hsic_x * x - objective.hsic_y * y
+        return Loss(total, {"adversarial": loss, "hsic_x": x, "hsic_y": y}, logits)

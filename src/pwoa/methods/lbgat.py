@@ -1,0 +1,39 @@
+"""LBGAT (Cui et al. 2021, "Learnable boundary guided adversarial training")."""
+
+from __future__ import annotations
+
+from torch import nn
+from torch.nn import functional as F
+
+from pwoa.methods.adversarial import RobustTraining, divergence
+from pwoa.models import as_logits, build
+from pwoa.recipe import Recipe, Threat
+from pwoa.training import Batch, Loss, Material
+
+GUIDE = "resnet18"
+
+
+class Lbgat(RobustTraining):
+    """MSE(f(x_adv), g(x)) + CE(g(x), y) + β KL(f(x) ‖ f(x_adv)): the natural boundary of g, trained along, guides f.
+
+    With β = 0, x_adv is found by PGD on cross-entropy, else on the divergence, as in TRADES.
+    """
+
+    def __init__(self, model: nn.Module, material: Material, recipe: Recipe) -> None:
+        super().__init__(model, material, recipe)
+        pixels = material.images.pixels
+        guide = build(GUIDE, material.classes, pixels.shape[1]).to(pixels.device)
+        self.trained = nn.ModuleDict({"robust": model, "guide": guide})
+        self._guide = as_logits(guide, material.classes)
+
+    def robust_loss(self, batch: Batch, threat: Threat) -> Loss:
+        beta = self._recipe.beta
+        adversarial = self.furthest(batch, threat) if beta else self.attacked(batch, threat)
+        guide, logits = self._guide(batch.x), self._logits(adversarial)
+        apart = F.mse_loss(logits.float(), guide.float())
+        natural = F.cross_entropy(guide.float(), batch.y)
+        parts, total = {"boundary": apart, "guide": natural}, apart + natural
+        if beta:
+            parts["divergence"] = divergence(self._logits(batch.x), logits).mean()
+            total = total + beta * parts["divergence"]
+        return Loss(total, parts, logits)
