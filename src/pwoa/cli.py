@@ -137,6 +137,54 @@ def prune(
 
 @app.command()
 @friendly
+def pretrain(
+    recipe: Annotated[
+        str, typer.Option("--recipe", help="A preset (teacher-mnist, teacher-cifar10, …) or a TOML file.")
+    ] = "teacher-mnist",
+    method: Annotated[str | None, typer.Option(help="pgd-at, trades, mart, hbar, lbgat or fast-at.")] = None,
+    data: DataOption = None,
+    folder: FolderOption = None,
+    arch: Annotated[str | None, typer.Option("--arch", help="The architecture to train.")] = None,
+    epochs: Annotated[int | None, typer.Option(help="How many epochs.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Of the network, the splits, the batches and the attacks.")] = None,
+    device: DeviceOption = "auto",
+    out: OutOption = None,
+    settings: SetOption = None,
+) -> None:
+    """Train a robust model from scratch, with adversarial examples, to have something to prune.
+
+    Example: [bold]pwoa pretrain --recipe teacher-cifar10 --method trades --out runs/teacher[/bold]
+    """
+    from pwoa.recipe import load_recipe
+
+    given = {
+        "method": method,
+        "data.name": data,
+        "data.folder": folder and str(folder),
+        "teacher.architecture": arch,
+        "pretrain.epochs": epochs,
+        "training.seed": seed,
+        "training.device": None if device == "auto" else device,
+    }
+    plan = load_recipe(recipe).with_settings(settings or [])
+    plan = plan.with_settings({key: value for key, value in given.items() if value is not None})
+
+    from pwoa import pretraining
+    from pwoa.progress import ConsoleProgress
+
+    result = pretraining.pretrain(recipe=plan, folder=out, progress=ConsoleProgress())
+    summary = result.summary
+    if not summary:  # another process of this run shows the result
+        return
+    threat = f"{plan.threat.norm} {plan.threat.radius:.4g}"
+    _print_table({plan.method: summary["accuracy"]}, f"Accuracy in % on {summary['images']:,} test images, {threat}")
+    print(f"run folder: {result.folder}")
+    weights = result.folder / "model.safetensors"
+    print(f"prune it: pwoa prune --arch {plan.teacher.architecture} --checkpoint {weights} --data {plan.data.name}")
+
+
+@app.command()
+@friendly
 def evaluate(
     model: Annotated[
         str,
