@@ -10,15 +10,23 @@ import signal
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
+import onnx
 import pytest
 import torch
+from onnx import TensorProto, helper, numpy_helper
 from PIL import Image
 from typer.testing import CliRunner
 
+from pwoa.attacks import ATTACKS, apgd_ce
+from pwoa.attacks.apgd import apgd_t_rounds
+from pwoa.attacks.registry import ROUNDS
+from pwoa.attacks.square import square_rounds
 from pwoa.cli import app
 from pwoa.data import load_data
+from pwoa.evaluation.verdicts import load_verdicts
 from pwoa.models import build
 
 SETTINGS = (
@@ -109,36 +117,259 @@ def test_ctrl_c_says_how_to_resume(tmp_path: Path, digits: Path) -> None:
     assert "Traceback" not in err
 
 
+def test_prune_keeps_the_verdicts_its_result_is_counted_from(finished: Path) -> None:
+    result = json.loads((finished / "result.json").read_text())
+    right, about = load_verdicts(finished / "verdicts.safetensors")
+    assert {name: 5.0 * int(verdicts.sum()) for name, verdicts in right.items()} == result["pruned"]
+    assert (about["images"], about["data"]) == (20, json.loads((finished / "teacher.json").read_text())["data"])
+
+
+# evaluate and compare
+
+NETS = """
+import torch
+from torch import nn
+
+class Rounded(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.net = plain()
+
+    def forward(self, x):
+        return self.net((x * 4).round() / 4)
+
+def plain():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Flatten(), nn.Linear(784, 10))
+
+def bent():
+    return nn.Sequential(plain(), nn.Tanh())
+"""
+
+
+@pytest.fixture
+def nets(tmp_path: Path) -> Path:
+    path = tmp_path / "nets.py"
+    path.write_text(NETS)
+    return path
+
+
+@pytest.fixture
+def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Default folders are under the current one."""
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+
+
+def accuracies(folder: Path) -> dict[str, float]:
+    return {row["attack"]: row["accuracy"] for row in json.loads((folder / "result.json").read_text())["attacks"]}
+
+
 def test_evaluate_a_run_folder(finished: Path, tmp_path: Path) -> None:
-    scores = tmp_path / "scores.json"
-    code, out, _ = call("evaluate", finished, "--attacks", "natural,pgd2", "--n", "20", "--out", scores)
+    folder = tmp_path / "evaluation"
+    code, out, err = call(
+        "evaluate", finished, "--attacks", "natural,pgd2", "--n", "20", "--no-checks", "--out", folder
+    )
+    assert (code, err) == (0, "")
+    assert f"evaluation folder: {folder}" in out
+    for word in ("PGD-2", "95 % interval", "worst case", "20 test images, l∞ 0.3"):
+        assert word in re.sub(r"\s+", " ", out)
+    assert accuracies(folder) == json.loads((finished / "result.json").read_text())["pruned"]
+    (mine, about), (its, about_its) = (load_verdicts(place / "verdicts.safetensors") for place in (folder, finished))
+    assert all(torch.equal(mine[name], its[name]) for name in ("natural", "pgd2"))
+    assert (about["data"], about["model"]) == (about_its["data"], about_its["model"])
+    code, out, _ = call("evaluate", finished, "--attacks", "natural,pgd2", "--n", "20", "--no-checks", "--out", folder)
+    assert code == 0
+    assert f"{folder} is finished, nothing is left to do" in out
+    assert "PGD-2" in out
+
+
+@pytest.mark.usefixtures("_here")
+def test_without_out_the_folder_is_that_of_the_command(nets: Path, digits: Path) -> None:
+    weights = nets.parent / "net.pt"
+    torch.save({"model": build("lenet", 10, 1).state_dict()}, weights)
+    same = ("evaluate", weights, "--arch", "lenet", "--data", digits, "--attacks", "natural", "--n", "10")
+    places = Path("runs") / "evaluate"
+
+    def after(*command: str | Path) -> int:
+        assert call(*command)[0] == 0
+        assert all((place / "result.json").is_file() for place in places.iterdir())
+        return len(list(places.iterdir()))
+
+    assert after(*same) == 1
+    assert next(places.iterdir()).name.startswith("net-")
+    assert after(*same) == 1
+    for number, more in enumerate((["--seed", "1"], ["--n", "11"], ["--radius", "0.1"], ["--no-checks"]), 2):
+        assert after(*same, *more) == number
+    torch.save(build("lenet", 10, 1).state_dict(), weights)
+    assert after(*same) == 6  # other weights under the same name
+    factory = ("evaluate", f"{nets}:plain", "--data", digits, "--attacks", "natural", "--n", "10")
+    assert after(*factory) == 7
+    assert after(*factory[:1], f"{nets}:bent", *factory[2:]) == 8
+
+
+def test_evaluate_weights_with_an_architecture_of_ones_own(nets: Path, digits: Path, tmp_path: Path) -> None:
+    weights = tmp_path / "net.pt"
+    torch.manual_seed(1)
+    torch.save({"1.weight": torch.randn(10, 784), "1.bias": torch.zeros(10)}, weights)
+    common = ("--data", digits, "--attacks", "natural,fgsm", "--n", "30", "--no-checks", "--out")
+    assert call("evaluate", weights, "--arch", f"{nets}:plain", *common, tmp_path / "a")[0] == 0
+    assert call("evaluate", f"{nets}:plain", "--checkpoint", weights, *common, tmp_path / "b")[0] == 0
+    assert call("evaluate", f"{nets}:plain", *common, tmp_path / "c")[0] == 0
+    assert accuracies(tmp_path / "a") == accuracies(tmp_path / "b") != accuracies(tmp_path / "c")
+
+
+def test_evaluate_prints_its_warnings(nets: Path, digits: Path, tmp_path: Path) -> None:
+    command = ("evaluate", f"{nets}:Rounded", "--data", digits, "--attacks", "natural,fgsm", "--out", tmp_path / "a")
+    code, out, _ = call(*command)
+    assert code == 0
+    assert "warning (vanishing-gradients): the gradient of the loss with respect to the image is zero" in out
+    assert json.loads((tmp_path / "a" / "result.json").read_text())["unreliable"] is True
+    assert "warning (vanishing-gradients)" in call(*command)[1]  # as it is read back
+    assert "warning" not in call(*command[:-1], tmp_path / "b", "--no-checks")[1]
+
+
+def test_evaluate_an_onnx_file(nets: Path, digits: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(ATTACKS, "apgd-ce", partial(apgd_ce, steps=5))
+    monkeypatch.setitem(ROUNDS, "apgd-t", partial(apgd_t_rounds, targets=1, steps=5))
+    monkeypatch.setitem(ROUNDS, "square", partial(square_rounds, queries=10))
+    path = tmp_path / "net.onnx"
+    torch.manual_seed(0)
+    layer = torch.nn.Linear(784, 10)  # what `plain` makes
+    graph = helper.make_graph(
+        [helper.make_node("Flatten", ["x"], ["flat"]), helper.make_node("Gemm", ["flat", "w", "b"], ["y"], transB=1)],
+        "net",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", 1, 28, 28])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["n", 10])],
+        [numpy_helper.from_array(v.detach().numpy(), name) for name, v in (("w", layer.weight), ("b", layer.bias))],
+    )
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), path)
+    command = ("evaluate", path, "--data", digits, "--n", "30", "--out")
+    code, out, _ = call(*command, tmp_path / "a", "--surrogate", f"{nets}:plain")
+    assert code == 0
+    assert all(word in out for word in ("natural", "Square", "transfer", "worst case"))
+    assert call("evaluate", f"{nets}:plain", *command[2:], tmp_path / "b", "--attacks", "natural")[0] == 0
+    assert list(accuracies(tmp_path / "a")) == ["natural", "square", "transfer"]
+    assert accuracies(tmp_path / "a")["natural"] == accuracies(tmp_path / "b")["natural"]
+    code, _, err = call(*command, tmp_path / "c", "--attacks", "pgd20")
+    assert (code, err) == (
+        2,
+        "error: pgd20 needs gradients, which this model has not; use natural, square, transfer\n",
+    )
+
+
+def test_evaluate_draws_the_security_curve(nets: Path, digits: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "[curve]"
+    command = ("evaluate", f"{nets}:plain", "--data", digits, "--attacks", "natural,fgsm", "--out", folder)
+    code, out, _ = call(*command, "--eps", "0,16/255,4/255")
+    assert code == 0
+    assert f"security curve: {folder / 'curve.png'}" in out
+    with Image.open(folder / "curve.png") as picture:
+        assert min(picture.size) > 300
+    rows = json.loads((folder / "result.json").read_text())["curve"]
+    assert [row["radius"] for row in rows[::2]] == [0, 4 / 255, 8 / 255, 16 / 255]
+    natural, fgsm = ([row["accuracy"] for row in rows if row["attack"] == name] for name in ("natural", "fgsm"))
+    assert fgsm == sorted(fgsm, reverse=True)
+    assert fgsm[0] == natural[0] > fgsm[-1]
+
+
+WAITING = """
+import time
+from pwoa.cli import main
+from pwoa.evaluation import folder
+
+folder.SAVE_SECONDS = 0.0
+save, saves = folder.Folder.save, []
+
+def save_and_wait(self, measurements):
+    save(self, measurements)
+    saves.append(None)
+    if len(saves) == 8:
+        print("it can be killed now", flush=True)
+        time.sleep(600)
+
+folder.Folder.save = save_and_wait
+main()
+"""
+
+
+def test_an_evaluation_killed_outright_resumes_to_the_same_result(nets: Path, digits: Path, tmp_path: Path) -> None:
+    attacks = ("--attacks", "natural,pgd2,apgd-ce", "--batch", "20", "--no-checks")
+    command = ("evaluate", f"{nets}:plain", "--data", digits, *attacks, "--out")
+    arguments = [sys.executable, "-c", WAITING, *map(str, command), str(tmp_path / "killed")]
+    process = subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    assert "it can be killed now\n" in iter(process.stdout.readline, "")
+    process.kill()
+    process.communicate()
+    assert sorted(os.listdir(tmp_path / "killed")) == ["evaluation.json", "progress.safetensors"]
+    code, out, _ = call(*command, tmp_path / "killed")
+    assert code == 0
+    assert f"resuming {tmp_path / 'killed'}" in out
+    assert call(*command, tmp_path / "whole")[0] == 0
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    assert accuracies(whole) == accuracies(killed)
+    assert accuracies(whole)["apgd-ce"] < accuracies(whole)["natural"]
+    (right, _), (others, _) = (load_verdicts(place / "verdicts.safetensors") for place in (whole, killed))
+    assert all(torch.equal(right[name], others[name]) for name in right)
+    assert sorted(os.listdir(killed)) == ["evaluation.json", "result.json", "verdicts.safetensors"]
+
+
+def test_compare_two_evaluations_and_two_runs(finished: Path, nets: Path, digits: Path, tmp_path: Path) -> None:
+    common = ("--data", digits, "--attacks", "natural,fgsm", "--n", "20", "--no-checks", "--out")
+    for name, model in (("a", finished), ("b", f"{nets}:plain"), ("c", f"{nets}:bent")):
+        assert call("evaluate", model, *common, tmp_path / name)[0] == 0
+    code, out, err = call("compare", tmp_path / "a", tmp_path / "b")
+    assert (code, err) == (0, "")
+    for word in ("B − A", "95 % interval", "FGSM", "natural", "<0.001", "20 images", "A was attacked at linf 0.3"):
+        assert word in re.sub(r"\s+", " ", out)
+    assert "was attacked" not in call("compare", tmp_path / "b", tmp_path / "c")[1]
+    other = tmp_path / "run"
+    settings = ["--rate", "8", "--set", "finetune.epochs=1"]
+    assert call("prune", "--data", digits, *QUICK, *settings, "--out", other)[0] == 0
+    code, out, _ = call("compare", finished, other)
     assert code == 0
     assert "PGD-2" in out
-    measured = json.loads(scores.read_text())
-    result = json.loads((finished / "result.json").read_text())
-    assert {name: measured[name] for name in ("natural", "pgd2")} == result["pruned"]
+    code, _, err = call("compare", finished, tmp_path)
+    assert (code, err) == (
+        2,
+        f"error: {tmp_path} holds no verdicts (verdicts.safetensors); evaluate the model again to get them\n",
+    )
 
 
-def test_evaluate_a_checkpoint(tmp_path: Path) -> None:
-    path = tmp_path / "lenet.pt"
-    torch.save({"state_dict": build("lenet", 10, 1).state_dict()}, path)
-    command = ("evaluate", path, "--arch", "lenet", "--data", "mnist-mini", "--attacks", "natural", "--n", "10")
-    assert call(*command)[0] == 0
-    code, _, err = call("evaluate", path)
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["{tmp}/nowhere"], "nowhere is no run folder; give --data NAME, or --recipe"),
+        (["{tmp}/nowhere", "--data", "{digits}"], "nowhere does not exist; give a run folder, a checkpoint"),
+        (["{tmp}", "--data", "{digits}"], "is not a run folder: it has no recipe.toml"),
+        (["{run}", "--arch", "lenet"], "leave out --arch"),
+        (["{run}", "--checkpoint", "x.pt"], "--checkpoint goes with a factory"),
+        (["{run}", "--out", "{digits}"], "exists and holds no evaluation; choose another folder"),
+        (["{run}", "--out", "{run}"], "exists and holds no evaluation; choose another folder"),
+        (["{run}", "--attacks", "pdg20"], "unknown attack 'pdg20'"),
+        (["{run}", "--attacks", "transfer"], "the attack transfer needs a surrogate: --surrogate MODEL"),
+        (["{run}", "--eps", "0,much"], "'0,much' is no list of radii"),
+        (["{run}", "--eps", "0,2"], "threat.radius = 2.0; allowed: from 0 to 1 in linf"),
+        (["{run}", "--radius", "wide"], "threat.radius = 'wide' is not a number"),
+        (["{run}", "--precision", "float8"], "precision = 'float8'; allowed: auto, float32"),
+        (["{run}", "--batch", "0"], "batch = 0; give a number of 1 or more"),
+        (["{run}", "--n", "-1"], "cannot take the first -1 images"),
+        (["{nets}:nothing", "--data", "{digits}"], "has no 'nothing'"),
+        (["{nets}:plain", "--data", "minst"], "did you mean 'mnist'?"),
+    ],
+)
+@pytest.mark.usefixtures("_here")
+def test_what_cannot_be_evaluated_is_one_line_and_exit_code_2(
+    finished: Path, digits: Path, nets: Path, tmp_path: Path, arguments: list[str], message: str
+) -> None:
+    known = {"tmp": tmp_path, "run": finished, "digits": digits, "nets": nets}
+    code, _, err = call("evaluate", *(argument.format(**known) for argument in arguments))
     assert code == 2
-    assert "give --arch NAME and --data NAME" in err
-
-
-def test_what_cannot_be_evaluated_is_said(finished: Path, tmp_path: Path) -> None:
-    for arguments, message in (
-        ([tmp_path / "nowhere"], "does not exist"),
-        ([tmp_path], "is not a run folder"),
-        ([finished, "--arch", "lenet"], "leave out --arch"),
-        ([finished, "--out", tmp_path], "cannot write the scores"),
-    ):
-        code, _, err = call("evaluate", *arguments)
-        assert code == 2
-        assert message in err
+    assert message in err
+    assert err.count("\n") == 1
+    assert err.startswith("error: ")
+    assert not Path("runs").exists()
 
 
 class Bomb:

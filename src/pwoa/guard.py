@@ -15,6 +15,8 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensor
+from torch._subclasses.functional_tensor import FunctionalTensor
 
 _standing: ContextVar[bool] = ContextVar("pwoa_guard", default=False)
 
@@ -59,7 +61,7 @@ def _refusing(owner: Any, name: str, asked_for: Callable[..., Sequence[Any]]) ->
     plain = getattr(owner, name)
 
     def guarded(*args: Any, **kwargs: Any) -> Any:
-        if not all(isinstance(value, nn.Parameter) for value in asked_for(*args, **kwargs)):
+        if not all(_harmless(value) for value in asked_for(*args, **kwargs)):
             raise ExampleFreeViolation(
                 f"{name} was asked for the gradient of something that is not a parameter: this run is example-free"
             )
@@ -79,7 +81,7 @@ def _refusing_assignment() -> Iterator[None]:
     outer = vars(Tensor).get("requires_grad")  # of a guard around this one
 
     def assign(tensor: Tensor, value: bool) -> None:
-        if value and not isinstance(tensor, nn.Parameter):
+        if value and not _harmless(tensor):
             raise ExampleFreeViolation(
                 "requires_grad was set on something that is not a parameter: this run is example-free"
             )
@@ -92,6 +94,13 @@ def _refusing_assignment() -> Iterator[None]:
         del Tensor.requires_grad  # what it inherits is the plain one
         if outer is not None:
             Tensor.requires_grad = outer
+
+
+def _harmless(value: Any) -> bool:
+    """A parameter; or a tensor without values, with which the compiler traces a model."""
+    return isinstance(value, (nn.Parameter, FakeTensor, FunctionalTensor)) or (
+        isinstance(value, Tensor) and value.is_meta
+    )
 
 
 def _differentiated(outputs: Any, inputs: Any, *args: Any, **kwargs: Any) -> Sequence[Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Sequence
 from functools import partial
 
@@ -9,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from pwoa.attacks import ATTACKS, NATURAL, ROBUST, STANDARD, Verdicts, apgd_ce, autoattack
+from pwoa.attacks import ATTACKS, NATURAL, ROBUST, STANDARD, State, Verdicts, apgd_ce, autoattack
 from pwoa.attacks.apgd import apgd_t_rounds
 from pwoa.attacks.ball import Ball
 from pwoa.attacks.fab import fab_t_rounds
@@ -48,12 +49,14 @@ class Fake:
         self.breaks, self.to = breaks, to
         self.saw: list[list[int]] = []
         self.drew: list[float] = []
+        self.searched: list[object] = []
 
     def __call__(
         self, model: object, x: Tensor, labels: Tensor, threat: Threat, best: object = None, generator: object = None
     ) -> Tensor:
         assert isinstance(generator, torch.Generator)
         self.saw.append(who(x))
+        self.searched.append(model)
         self.drew.append(float(torch.rand(1, generator=generator)))
         found = x.clone()
         for row, number in enumerate(who(x)):
@@ -194,12 +197,111 @@ class TestSearchModel:
         assert bool(Ball.around(x, Threat("linf", 0.03)).contains(found.adversarial).all())
 
 
-@pytest.mark.parametrize("norm", ["linf", "l2"])
-def test_standard_on_a_small_network(norm: str, monkeypatch: pytest.MonkeyPatch) -> None:
+class TestRedone:
+    """A search model that takes every image for broken, which the model never does: is the round done again?"""
+
+    def liar(self, x: Tensor) -> Tensor:
+        return -half(x)
+
+    def rounds(self, register: Callable[..., None], name: str, transfer: bool = False) -> list[list[bool]]:
+        """For each round of an attack, on which models it was run: was it the model itself?"""
+        fakes = [Fake([]) for _ in range(3)]
+        register(**{name: list(fakes)})
+        autoattack(half, *numbered(2), THREAT, attacks=[name], search_model=self.liar, transfer=transfer)
+        return [[model is half for model in fake.searched] for fake in fakes]
+
+    def test_in_each_round_of_an_attack_that_begins_anew_there(self, register: Callable[..., None]) -> None:
+        assert self.rounds(register, "fab-t") == [[False, True]] * 3
+
+    def test_only_in_the_last_round_of_one_that_goes_on(self, register: Callable[..., None]) -> None:
+        assert self.rounds(register, "square") == [[False], [False], [False, True]]
+
+    @pytest.mark.parametrize("name", ["fab-t", "square"])
+    def test_never_where_it_is_another_model(self, register: Callable[..., None], name: str) -> None:
+        assert self.rounds(register, name, transfer=True) == [[False]] * 3
+
+
+def test_transfer_judges_by_the_model_and_asks_it_for_no_gradient() -> None:
+    model, x, labels = TestSearchModel().network()
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(1)
+        other = copy.deepcopy(model)
+        for parameter in other.parameters():
+            parameter.data += 0.5 * torch.randn_like(parameter)
+
+    def opaque(v: Tensor) -> Tensor:
+        assert not v.requires_grad
+        logits: Tensor = model(v).detach()
+        return logits
+
+    threat = Threat("linf", 0.05)
+    names = ["apgd-ce", "apgd-t"]
+    found = autoattack(opaque, x, labels, threat, attacks=names, search_model=other, transfer=True)
+    assert torch.equal(is_broken(model, found.adversarial, labels), ~found.robust)
+    assert bool(Ball.around(x, threat).contains(found.adversarial).all())
+    seen = autoattack(model, x, labels, threat, attacks=names)
+    assert seen.accuracy["apgd-t"] < found.accuracy["apgd-t"] < 100
+
+
+@pytest.fixture
+def short(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The attacks of `standard` with few steps, and all their rounds."""
     monkeypatch.setitem(ATTACKS, "apgd-ce", partial(apgd_ce, steps=3))
     monkeypatch.setitem(ROUNDS, "apgd-t", partial(apgd_t_rounds, steps=5))
     monkeypatch.setitem(ROUNDS, "fab-t", partial(fab_t_rounds, steps=10))
     monkeypatch.setitem(ROUNDS, "square", partial(square_rounds, queries=150))
+
+
+class Stopped(Exception):
+    pass
+
+
+@pytest.mark.parametrize("norm", ["linf", "l2"])
+@pytest.mark.parametrize("rough", [False, True])
+def test_stopped_after_every_batch_it_ends_with_the_same_bits(norm: str, rough: bool, short: None) -> None:
+    model, x, labels = TestSearchModel().network()
+    labels[:3] = (labels[:3] + 1) % 3
+    threat = Threat(norm, {"linf": 0.05, "l2": 0.2}[norm])
+    search = (lambda v: model(v).bfloat16().float()) if rough else None
+    attack = partial(autoattack, model, x, labels, threat, batch=16, search_model=search)
+    whole = attack()
+    states: list[State] = []
+
+    def stop(state: State) -> None:
+        states.append(copy.deepcopy(state))
+        raise Stopped
+
+    def in_pieces() -> tuple[Verdicts, list[int]]:
+        for _ in range(100):
+            told: list[int] = []
+            try:
+                return attack(state=copy.deepcopy(states[-1]) if states else None, save=stop, advance=told.append), told
+            except Stopped:
+                pass
+        raise AssertionError("it does not come to an end")
+
+    found, told = in_pieces()
+    assert torch.equal(found.broken_by, whole.broken_by)
+    assert torch.equal(found.adversarial, whole.adversarial)
+    assert found.attacks == whole.attacks
+    assert sum(told) == len(x)
+    assert {(0, 0), (1, 0), (2, 1), (3, 1), (4, 3)} <= {(state.attack, state.round) for state in states}
+    assert len(states) == len({(state.attack, state.round, state.done) for state in states})
+    assert [states[-1].seconds[name] for name in found.attacks] == list(found.seconds.values())
+
+
+def test_what_is_saved_last_is_the_end(short: None) -> None:
+    """Given it, nothing is attacked again."""
+    model, x, labels = TestSearchModel().network()
+    states: list[State] = []
+    found = autoattack(model, x, labels, THREAT, attacks=["apgd-ce"], save=states.append)
+    again = autoattack(half, x, labels, THREAT, attacks=["apgd-ce"], state=states[-1])
+    assert torch.equal(again.broken_by, found.broken_by)
+    assert torch.equal(again.adversarial, found.adversarial)
+
+
+@pytest.mark.parametrize("norm", ["linf", "l2"])
+def test_standard_on_a_small_network(norm: str, short: None) -> None:
     model, x, labels = TestSearchModel().network()
     labels[:3] = (labels[:3] + 1) % 3
     threat = Threat(norm, {"linf": 0.05, "l2": 0.2}[norm])

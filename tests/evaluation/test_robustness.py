@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, cast
 
 import pytest
@@ -9,10 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from pwoa.attacks import margin, pgd, random_start
+from pwoa.attacks import ATTACKS, apgd_ce, apgd_dlr, margin, pgd, random_start
 from pwoa.data import Data, Images
 from pwoa.errors import InputError
 from pwoa.evaluation import STANDARD, evaluate, parse_attacks, robustness, work
+from pwoa.evaluation.robustness import Measurement
 from pwoa.recipe import Threat
 
 THREAT = Threat(radius=0.1, step=0.02)
@@ -231,3 +234,24 @@ def test_autoattack_and_its_components_can_be_asked_for() -> None:
     assert found["natural"] == 100
     assert found["apgd-ce"] == found["autoattack"] == pytest.approx(expected)
     assert sum(seen) == work(40, names) == 120
+
+
+def test_given_back_what_it_saved_it_goes_on_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, attack in (("apgd-ce", apgd_ce), ("apgd-dlr", apgd_dlr)):
+        monkeypatch.setitem(ATTACKS, name, partial(attack, steps=3))
+    model, data, names = curved(), images(20, classes=3), ("natural", "pgd3", "apgd-ce", "apgd-dlr")
+    whole = robustness(model, data, THREAT, names, batch=8)
+    saved: list[Measurement] = []
+    robustness(model, data, THREAT, names, batch=8, save=lambda measured: saved.append(copy.deepcopy(measured)))
+    assert [measured.done for measured in saved[:4]] == [8, 16, 20, 20]
+    for measured in saved:
+        told: list[int] = []
+        found = robustness(model, data, THREAT, names, batch=8, measured=measured, advance=told.append)
+        assert list(found.right) == list(names)
+        assert all(torch.equal(found.right[name], whole.right[name]) for name in names)
+        assert sum(told) == work(20, names)
+
+
+def test_transfer_without_a_surrogate_is_refused() -> None:
+    with pytest.raises(InputError, match="the attack transfer needs a surrogate: another model"):
+        robustness(linear(), images(), THREAT, ("natural", "transfer"))

@@ -17,12 +17,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import save as to_bytes
 from torch import Tensor
 
 from pwoa.attacks import State
-from pwoa.errors import InputError
+from pwoa.errors import InputError, first_line
 from pwoa.evaluation.checks import Finding
 from pwoa.evaluation.robustness import Measurement
 from pwoa.evaluation.scores import Scores
@@ -34,6 +34,8 @@ ASKED = "evaluation.json"
 PROGRESS = "progress.safetensors"
 RESULT = "result.json"
 SAVE_SECONDS = 15.0
+BEGINNING = {f".{ASKED}.part"}
+"""What an evaluation that was killed while it began leaves behind."""
 
 
 class Folder:
@@ -44,17 +46,24 @@ class Folder:
         self._saved = time.monotonic()
         known = self._known()
         if known is not None and known != self.asked:
-            other = [key for key in self.asked if known.get(key) != self.asked[key]]
+            other = [key for key in {**self.asked, **known} if known.get(key) != self.asked.get(key)]
             raise InputError(f"{path} holds an evaluation with another {', '.join(other[:3])}; choose another folder")
-        if known is None and self.path.exists() and (not self.path.is_dir() or any(self.path.iterdir())):
+        if known is None and self.path.exists() and not self._is_blank():
             raise InputError(f"{path} exists and holds no evaluation; choose another folder")
         parent = next(p for p in (self.path, *self.path.absolute().parents) if p.exists())
-        if not os.access(parent, os.W_OK):
+        if not self.finished and not os.access(parent, os.W_OK):
             raise InputError(f"cannot write to {parent}; choose another folder")
 
     def _known(self) -> Any:
         file = self.path / ASKED
-        return json.loads(file.read_text(encoding="utf-8")) if file.is_file() else None
+        try:
+            known = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else None
+        except ValueError:  # a file of the same name that is not ours
+            known = None
+        return known if isinstance(known, dict) else None
+
+    def _is_blank(self) -> bool:
+        return self.path.is_dir() and {path.name for path in self.path.iterdir()} <= BEGINNING
 
     @property
     def finished(self) -> bool:
@@ -75,25 +84,33 @@ class Folder:
 
     def resume(self, device: torch.device) -> list[Measurement]:
         """The measurements so far, finished or not; none if there is nothing to go on from."""
-        if not (self.path / PROGRESS).is_file():
+        path = self.path / PROGRESS
+        if not path.is_file():
             return []
-        with safe_open(self.path / PROGRESS, framework="pt") as file:
-            about = json.loads(file.metadata()["measurements"])
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-        return _unpacked(tensors, about, device)
+        try:
+            with safe_open(path, framework="pt") as file:
+                about = json.loads(file.metadata()["measurements"])
+                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            return _unpacked(tensors, about, device)
+        except (SafetensorError, KeyError, TypeError, ValueError) as error:
+            raise InputError(f"{path} is damaged ({first_line(error)}); delete it to begin anew") from None
 
     def finish(self, scores: Scores, result: Mapping[str, Any]) -> None:
         """Write verdicts and result, and drop the progress: the evaluation is done."""
         about = {key: self.asked[key] for key in ("model", "data", "images", "threat", "seed")}
         save_verdicts(self.path / FILE, verdicts_of(scores), about)
         self._write_json(RESULT, result)
-        (self.path / PROGRESS).unlink(missing_ok=True)
+        for name in (PROGRESS, f".{PROGRESS}.part"):  # the second is of a process killed while it saved
+            (self.path / name).unlink(missing_ok=True)
 
     def read(self) -> Scores:
         """The scores of a finished evaluation."""
-        result = json.loads((self.path / RESULT).read_text(encoding="utf-8"))
         right, _ = load_verdicts(self.path / FILE)
-        return _scores_from(right, result, Threat(**self.asked["threat"]))
+        try:
+            result = json.loads((self.path / RESULT).read_text(encoding="utf-8"))
+            return _scores_from(right, result, Threat(**self.asked["threat"]))
+        except (KeyError, TypeError, ValueError) as error:
+            raise InputError(f"{self.path / RESULT} is damaged ({first_line(error)}); choose another folder") from None
 
     def _write_json(self, name: str, value: Any) -> None:
         with replacing(self.path / name) as file:
@@ -102,30 +119,41 @@ class Folder:
 
 def verdicts_of(scores: Scores) -> dict[str, Tensor]:
     """All verdicts by name: `pgd20`; a component of AutoAttack `autoattack:fab-t`; another radius `pgd20@0.1`."""
-    named = dict(scores.right) | {f"autoattack:{part}": right for part, right in scores.after.items()}
-    for point in scores.curve:
-        if point.threat.radius != scores.threat.radius:
-            named |= {f"{attack}@{point.threat.radius:.6g}": right for attack, right in point.right.items()}
+    named: dict[str, Tensor] = {}
+    for point in (scores, *scores.curve):
+        end = "" if point.threat.radius == scores.threat.radius else f"@{point.threat.radius:.6g}"
+        named |= {attack + end: right for attack, right in point.right.items()}
+        named |= {f"autoattack:{part}{end}": right for part, right in point.after.items()}
     return named
 
 
 def at_radius(threat: Threat, radius: float) -> Threat:
-    """The same attacker with another radius; its step is the same share of it."""
+    """The same attacker with another radius; its step is the same share of it, or all of a larger one."""
     step = threat.step * radius / threat.radius if threat.radius else threat.step
-    return dataclasses.replace(threat, radius=radius, step=step)
+    return dataclasses.replace(threat, radius=radius, step=min(step, max(radius, threat.step)))
 
 
 def _scores_from(named: Mapping[str, Tensor], result: Mapping[str, Any], threat: Threat) -> Scores:
-    plain = {name: right for name, right in named.items() if not set(":@") & set(name)}
-    seconds = {row["attack"]: row["seconds"] for row in result["attacks"]}
-    after = {name.partition(":")[2]: right for name, right in named.items() if ":" in name}
-    findings = tuple(Finding(**warning) for warning in result["warnings"])
-    main = Scores(threat, plain, seconds, after, findings)
+    at: dict[str, dict[str, Tensor]] = {}
+    for name, right in named.items():
+        attack, _, radius_text = name.partition("@")
+        at.setdefault(radius_text, {})[attack] = right
+    main = _point_from(at[""], result["attacks"], threat)
     points = []
     for radius in dict.fromkeys(row["radius"] for row in result["curve"]):
-        other = {name.partition("@")[0]: right for name, right in named.items() if name.endswith(f"@{radius:.6g}")}
-        points.append(Scores(at_radius(threat, radius), other, {}) if other else main)
-    return dataclasses.replace(main, curve=tuple(points))
+        rows = [row for row in result["curve"] if row["radius"] == radius]
+        own = radius == threat.radius
+        points.append(main if own else _point_from(at[f"{radius:.6g}"], rows, at_radius(threat, radius)))
+    findings = tuple(Finding(**warning) for warning in result["warnings"])
+    return dataclasses.replace(main, findings=findings, curve=tuple(points))
+
+
+def _point_from(named: Mapping[str, Tensor], rows: Sequence[Mapping[str, Any]], threat: Threat) -> Scores:
+    """The scores at one radius, from the verdicts there and the rows of the result."""
+    right = {name: value for name, value in named.items() if ":" not in name}
+    after = {name.partition(":")[2]: value for name, value in named.items() if ":" in name}
+    seconds = {row["attack"]: row["seconds"] for row in rows if row["seconds"] is not None}
+    return Scores(threat, right, seconds, after)
 
 
 def _packed(measurements: Sequence[Measurement]) -> tuple[dict[str, Tensor], list[dict[str, Any]]]:

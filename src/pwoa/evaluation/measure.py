@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import hashlib
+import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from pwoa import __version__
 from pwoa.data import Data, Images, load_data
 from pwoa.devices import choose_device, device_name, exact_float32
-from pwoa.errors import InputError
+from pwoa.errors import InputError, first_line
 from pwoa.evaluation.checks import check_attacks, check_behaviour, check_curve, check_modes
 from pwoa.evaluation.folder import Folder, at_radius
 from pwoa.evaluation.record import result_of
@@ -29,6 +31,7 @@ from pwoa.evaluation.robustness import (
 )
 from pwoa.evaluation.scores import Scores
 from pwoa.models import architecture_name, as_logits, check_model, evaluating, fingerprint
+from pwoa.models.onnx import OnnxModel
 from pwoa.progress import Progress
 from pwoa.recipe import Threat, recipe_for
 
@@ -65,8 +68,12 @@ def evaluate(
     """
     progress = progress or Progress()
     subject = _Subject.of(model, data, attacks, threat, images, device, precision, surrogate)
-    threats = [at_radius(subject.threat, radius) for radius in sorted({*radii, subject.threat.radius})] if radii else []
-    asked = subject.asked() | {"radii": sorted(radii), "batch": batch, "seed": seed, "checks": checks}
+    if batch < 1:
+        raise InputError(f"batch = {batch}; give a number of 1 or more")
+    # Verdicts are named by six digits of their radius; those of the attacker's own are there already.
+    apart = {f"{radius:.6g}": radius for radius in (*radii, subject.threat.radius)} if radii else {}
+    threats = [at_radius(subject.threat, radius) for radius in sorted(apart.values())]
+    asked = subject.asked() | {"radii": sorted(apart.values()), "batch": batch, "seed": seed, "checks": checks}
     place = None if folder is None else Folder(folder, asked)
     if place is not None and place.finished:
         progress.say(f"{place.path} is finished, nothing is left to do")
@@ -119,6 +126,8 @@ class _Subject:
     ) -> _Subject:
         if precision not in PRECISIONS:
             raise InputError(f"precision = {precision!r}; allowed: {', '.join(PRECISIONS)}")
+        if not isinstance(model, nn.Module):
+            raise InputError(f"the model must be an nn.Module, not a {type(model).__name__}")
         chosen = _possible(parse_attacks(attacks), attacks, model, surrogate)
         loaded = load_data(data)
         where = choose_device(device)
@@ -130,12 +139,17 @@ class _Subject:
                 check_model(network, sample, loaded.classes, logits_only=False)
         threat = threat or recipe_for(loaded.name).threat
         assert copies[0] is not None
+        if by_gradients := [name for name in chosen if name not in GRADIENT_FREE]:
+            _check_gradients(copies[0], "the model", sample, loaded.classes, by_gradients[0])
+        if copies[1] is not None and TRANSFER in chosen:
+            _check_gradients(copies[1], "the surrogate", sample, loaded.classes, TRANSFER)
         return cls(copies[0], loaded, test, chosen, threat, where, precision, copies[1])
 
     def asked(self) -> dict[str, Any]:
         """What tells this evaluation from others."""
         return {
             "model": identity(self.model),
+            "architecture": _layers(self.model, self.surrogate),
             "data": self.data.fingerprint(),
             "images": len(self.test),
             "attacks": list(self.attacks),
@@ -148,9 +162,9 @@ class _Subject:
         return {
             "name": name,
             "dataset": self.data.name,
-            "architecture": getattr(self.model, "name", None) or architecture_name(self.model),
+            "architecture": self.model.name if isinstance(self.model, OnnxModel) else architecture_name(self.model),
             "images_of": len(self.data.test),
-            **{key: value for key, value in self.asked().items() if key not in ("images", "attacks")},
+            **{key: value for key, value in self.asked().items() if key not in ("images", "attacks", "architecture")},
             "seed": seed,
             "device": device_name(self.device),
             "versions": {"pwoa": __version__, "torch": torch.__version__},
@@ -227,6 +241,24 @@ def identity(model: nn.Module) -> str:
     """A SHA-256 of the model's weights, or of its file."""
     own: Callable[[], str] | str | None = getattr(model, "fingerprint", None)
     return own if isinstance(own, str) else fingerprint(model)
+
+
+def _layers(*networks: nn.Module | None) -> str:
+    """A SHA-256 of the networks as torch prints them: the same weights may be those of another activation."""
+    return hashlib.sha256(re.sub(r" at 0x\w+", "", str(networks)).encode()).hexdigest()
+
+
+def _check_gradients(model: nn.Module, which: str, x: Tensor, classes: int, attack: str) -> None:
+    """Refuse a model that has no gradient at all with respect to the image; one that is zero is for the checks."""
+    try:
+        with evaluating(model), torch.enable_grad():
+            at = x.clone().requires_grad_()
+            torch.autograd.grad(as_logits(model, classes)(at).sum(), at)
+    except Exception as error:  # a user's own forward can raise anything
+        raise InputError(
+            f"{attack} needs gradients, which {which} does not give ({first_line(error)}); "
+            f"without them there are {', '.join(GRADIENT_FREE)}"
+        ) from None
 
 
 def _possible(

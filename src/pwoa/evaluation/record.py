@@ -42,7 +42,7 @@ def result_of(scores: Scores, model: nn.Module, about: dict[str, Any]) -> dict[s
         "curve": [
             {"radius": point.threat.radius, **_row(name, right, point.seconds.get(name))}
             for point in scores.curve
-            for name, right in point.right.items()
+            for name, right in _all(point)
         ],
         "warnings": [dataclasses.asdict(finding) for finding in scores.findings],
         "size": _size(model),
@@ -52,17 +52,17 @@ def result_of(scores: Scores, model: nn.Module, about: dict[str, Any]) -> dict[s
 
 def written(threat: Threat) -> str:
     """The radius as papers write it: 8/255, or else a decimal."""
-    levels = threat.radius * 255
-    if threat.norm == "linf" and abs(levels - round(levels)) < 1e-6 and round(levels) not in (0, 255):
-        return f"{round(levels)}/255"
-    return f"{threat.radius:.4g}"
+    decimal, level = f"{threat.radius:.4g}", round(threat.radius * 255)
+    if threat.norm == "linf" and float(decimal) != threat.radius and level and abs(threat.radius * 255 - level) < 1e-6:
+        return f"{level}/255"
+    return decimal
 
 
 def radii(text: str) -> list[float]:
     """Radii from text as `0, 2/255, 0.1`, in rising order."""
     try:
         return sorted({float(Fraction(part.strip())) for part in text.split(",")})
-    except (ValueError, ZeroDivisionError):
+    except (ValueError, ArithmeticError):
         raise InputError(f"{text!r} is no list of radii; give it as 0,2/255,8/255 or 0.1,0.2") from None
 
 

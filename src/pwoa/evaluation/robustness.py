@@ -103,8 +103,11 @@ def robustness(
         trial = _Trial(as_logits(model, classes), search, images, threat, batch, seed, advance, measured, save)
         trial.by_batches([name for name in attacks if name not in _ENSEMBLES])
         for name in attacks:
-            if name in _ENSEMBLES and name not in measured.right:
-                trial.ensemble(name, as_logits(surrogate, classes) if surrogate and name == TRANSFER else None)
+            if name in _ENSEMBLES and name in measured.right:
+                advance(len(images))
+            elif name in _ENSEMBLES:
+                other = surrogate if name == TRANSFER else None
+                trial.ensemble(name, None if other is None else as_logits(other, classes))
     return Scores(threat, {name: measured.right[name] for name in attacks}, measured.seconds, measured.after)
 
 
@@ -135,14 +138,15 @@ class _Trial:
             measured.seconds.setdefault(name, 0.0)
         if measured.done:
             self.advance(measured.done)
-        for index in torch.split(_numbers(self.images)[measured.done :], self.batch):
+        for first in range(measured.done, len(self.images), self.batch):
+            index = _numbers(self.images)[first : first + self.batch]
             began = time.perf_counter()
-            for name, right in self._attack(attacks, *self.images.batch(index), self.seed + measured.done):
+            for name, right in self._attack(attacks, *self.images.batch(index), self.seed + first):
                 if name in attacks:
-                    measured.right[name][measured.done : measured.done + len(index)] = right.cpu()
+                    measured.right[name][first : first + len(index)] = right.cpu()
                     now = time.perf_counter()
                     measured.seconds[name], began = measured.seconds[name] + now - began, now
-            measured.done += len(index)
+            measured.done = first + len(index)
             self.advance(len(index))
             self.save(measured)
 

@@ -13,15 +13,18 @@ from typing import cast
 import torch
 from torch import Tensor, fx, nn
 from torch.nn import functional as F
-from torch.nn.utils.fusion import fuse_conv_bn_eval, fuse_linear_bn_eval
+from torch.nn.utils.fusion import fuse_conv_bn_eval
 
+_FOLDED = ((nn.Conv2d, nn.BatchNorm2d), (nn.Linear, nn.BatchNorm1d))
 _RELUS = (F.relu, torch.relu)
-_SUMS = (operator.add, operator.iadd, torch.add)
+_SUMS = (operator.add, torch.add)
 
 
 def folded(model: nn.Module) -> nn.Module:
     """A frozen copy in eval mode, with batch normalisation folded into the layer before it where that can be seen."""
     plain = copy.deepcopy(model).eval().requires_grad_(False)
+    if any(_hooked(module) and not fx.Tracer().is_leaf_module(module, "") for module in plain.modules()):
+        return plain  # tracing would run such a hook once, and not again
     try:
         traced = fx.symbolic_trace(copy.deepcopy(plain))
     except Exception:  # control flow on values, or anything else that cannot be traced
@@ -47,9 +50,9 @@ def halved(model: nn.Module) -> fx.GraphModule:
         raise ValueError("the model could not be traced")
     traced = copy.deepcopy(model).half()
     layers = [node for node in traced.graph.nodes if node.op == "call_module"]
-    last = next(node for node in reversed(layers) if isinstance(_module(traced, node), (nn.Linear, nn.Conv2d)))
-    if not _alone(traced, last):
-        raise ValueError("the last layer is used more than once")
+    last = next((node for node in reversed(layers) if isinstance(_module(traced, node), (nn.Linear, nn.Conv2d))), None)
+    if last is None or not _alone(traced, last):
+        raise ValueError("there is no last layer, or it is used more than once")
     traced.set_submodule(str(last.target), copy.deepcopy(_module(model, last)))
     with traced.graph.inserting_before(last):
         last.update_arg(0, traced.graph.call_method("float", (last.args[0],)))
@@ -66,10 +69,9 @@ def fused(model: fx.GraphModule) -> fx.GraphModule:
         conv, added = _conv_and_added(traced, source)
         if conv is None:
             continue
-        name = f"{str(conv.target).replace('.', '_')}_relu"
-        traced.add_submodule(name, _ConvRelu(cast(nn.Conv2d, _module(traced, conv))))
+        traced.set_submodule(str(conv.target), _ConvRelu(cast(nn.Conv2d, _module(traced, conv))))
         with traced.graph.inserting_before(relu):
-            one = traced.graph.call_module(name, (conv.args[0], *([] if added is None else [added])))
+            one = traced.graph.call_module(str(conv.target), (conv.args[0], *([] if added is None else [added])))
         relu.replace_all_uses_with(one)
         for gone in dict.fromkeys((relu, source, conv)):
             traced.graph.erase_node(gone)
@@ -97,13 +99,10 @@ class _ConvRelu(nn.Module):
 
 
 def _merged(layer: nn.Module, norm: nn.Module) -> nn.Module | None:
-    if getattr(norm, "running_mean", None) is None:
+    if (type(layer), type(norm)) not in _FOLDED or norm.running_mean is None or _hooked(layer) or _hooked(norm):
         return None
-    if type(layer) is nn.Conv2d and type(norm) is nn.BatchNorm2d:
-        return fuse_conv_bn_eval(layer, norm)
-    if type(layer) is nn.Linear and type(norm) is nn.BatchNorm1d:
-        return fuse_linear_bn_eval(layer, norm)
-    return None
+    layer, norm = cast(nn.Conv2d, layer), cast(nn.BatchNorm2d, norm)  # or linear: the weights' first axis is the same
+    return fuse_conv_bn_eval(layer, norm) if len(layer.weight) == norm.num_features else None
 
 
 def _conv_and_added(traced: fx.GraphModule, source: object) -> tuple[fx.Node | None, fx.Node | None]:
@@ -114,10 +113,11 @@ def _conv_and_added(traced: fx.GraphModule, source: object) -> tuple[fx.Node | N
         return source, None
     if source.op == "call_function" and source.target in _SUMS and len(source.args) == 2 and not source.kwargs:
         a, b = source.args
+        if not isinstance(a, fx.Node) or not isinstance(b, fx.Node) or a is b:
+            return None, None
         for conv, added in ((a, b), (b, a)):
-            both = isinstance(conv, fx.Node) and isinstance(added, fx.Node) and conv is not added
-            if both and len(conv.users) == 1 and _is_conv(traced, conv):  # type: ignore[union-attr, arg-type]
-                return conv, added  # type: ignore[return-value]
+            if len(conv.users) == 1 and _is_conv(traced, conv):
+                return conv, added
     return None, None
 
 
@@ -125,21 +125,29 @@ def _is_conv(traced: fx.GraphModule, node: fx.Node) -> bool:
     if not _alone(traced, node):
         return False
     module = _module(traced, node)
-    return type(module) is nn.Conv2d and module.padding_mode == "zeros" and not isinstance(module.padding, str)
+    if type(module) is not nn.Conv2d or _hooked(module):
+        return False
+    return module.padding_mode == "zeros" and not isinstance(module.padding, str)
 
 
 def _is_relu(traced: fx.GraphModule, node: fx.Node) -> bool:
     if node.op == "call_module":
-        return type(_module(traced, node)) is nn.ReLU
+        return type(_module(traced, node)) is nn.ReLU and not _hooked(_module(traced, node))
     return (node.op == "call_function" and node.target in _RELUS) or (
         node.op == "call_method" and node.target in ("relu", "relu_")
     )
 
 
 def _alone(traced: fx.GraphModule, node: fx.Node) -> bool:
-    """Whether the node calls a module that no other node calls."""
-    calls = Counter(other.target for other in traced.graph.nodes if other.op == "call_module")
-    return node.op == "call_module" and calls[node.target] == 1
+    """Whether the node calls a module that no other node calls, or takes the weights of."""
+    nodes = traced.graph.nodes
+    calls = Counter(other.target for other in nodes if other.op == "call_module")
+    taken = {str(other.target).rpartition(".")[0] for other in nodes if other.op == "get_attr"}
+    return node.op == "call_module" and calls[node.target] == 1 and node.target not in taken
+
+
+def _hooked(module: nn.Module) -> bool:
+    return bool(module._forward_hooks or module._forward_pre_hooks)
 
 
 def _module(traced: fx.GraphModule, node: fx.Node) -> nn.Module:

@@ -16,7 +16,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from pwoa.models.border import LogitModel, as_logits
+from pwoa.models.border import LogitModel, as_logits, evaluating
 from pwoa.models.folding import folded, fused, halved
 
 LARGEST_GRADIENT = 16.0
@@ -37,16 +37,20 @@ def search_model(model: nn.Module, x: Tensor, classes: int | None = None, batch:
 
     It takes at most `batch` images at a time.
     """
-    light = folded(model)
+    try:
+        light = folded(model)
+    except Exception:  # it cannot be copied
+        return None
     ways: list[Callable[[], LogitModel]] = [partial(_plain, light, classes)]
     if x.is_cuda:
         ways = [partial(_Half, light, x, classes, batch, fuse) for fuse in (True, False)] + ways
     for way in ways:
         try:
             fast = way()
-            if _agrees(fast, as_logits(model, classes), x[:_SAMPLE]):
-                return fast
-        except Exception:  # a model that cannot be copied, traced or run in float16 is attacked as it is
+            with evaluating(model):
+                if _agrees(fast, as_logits(model, classes), x[:_SAMPLE]):
+                    return fast
+        except Exception:  # a model that cannot be traced or run in float16 is attacked as it is
             continue
     return None
 
@@ -183,9 +187,8 @@ def _agrees(fast: LogitModel, model: LogitModel, x: Tensor) -> bool:
 
 
 def _gradient(model: LogitModel, x: Tensor) -> Tensor:
-    """The gradient of the largest logit's lead over the second."""
+    """The gradient of the logits' variance: smooth, whereas rounding can change which of two near logits leads."""
     with torch.enable_grad():
         x = x.detach().requires_grad_()
-        top = model(x).topk(2, dim=1).values
-        (gradient,) = torch.autograd.grad((top[:, 0] - top[:, 1]).sum(), x)
+        (gradient,) = torch.autograd.grad(model(x).var(1).sum(), x)
     return gradient

@@ -1,0 +1,296 @@
+"""The folder of an evaluation: what it takes, what it keeps, and what comes back."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from pwoa.attacks import State, Verdicts, autoattack
+from pwoa.attacks.fab import fab_t_rounds
+from pwoa.attacks.registry import ROUNDS
+from pwoa.attacks.square import square_rounds
+from pwoa.errors import InputError
+from pwoa.evaluation import Scores, folder
+from pwoa.evaluation.checks import Finding
+from pwoa.evaluation.folder import Folder, at_radius, verdicts_of
+from pwoa.evaluation.record import result_of
+from pwoa.evaluation.robustness import Measurement
+from pwoa.evaluation.verdicts import FILE, load_verdicts
+from pwoa.recipe import Threat
+
+CPU = torch.device("cpu")
+THREAT = Threat("linf", 0.1, 0.02)
+ASKED: dict[str, Any] = {
+    "model": "m1",
+    "data": "d1",
+    "images": 3,
+    "attacks": ["natural", "pgd20"],
+    "threat": dataclasses.asdict(THREAT),
+    "seed": 0,
+}
+ABOUT = {"dataset": "mine", "architecture": "net", "images_of": 3}
+
+
+@pytest.fixture(autouse=True)
+def _save_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(folder, "SAVE_SECONDS", 0.0)
+
+
+@pytest.fixture
+def begun(tmp_path: Path) -> Folder:
+    place = Folder(tmp_path / "evaluation", ASKED)
+    place.begin()
+    return place
+
+
+def refused(path: Path, asked: dict[str, Any] | None = None) -> str:
+    with pytest.raises(InputError) as caught:
+        Folder(path, asked or ASKED)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def bits(digits: str) -> Tensor:
+    return torch.tensor([digit == "1" for digit in digits])
+
+
+# What it takes
+
+
+def test_opening_writes_nothing_and_begin_makes_the_folder(tmp_path: Path) -> None:
+    place = Folder(tmp_path / "a" / "b", ASKED)
+    assert not list(tmp_path.iterdir())
+    place.begin()
+    assert [path.name for path in (tmp_path / "a" / "b").iterdir()] == ["evaluation.json"]
+    assert json.loads((tmp_path / "a" / "b" / "evaluation.json").read_text()) == ASKED
+    again = Folder(tmp_path / "a" / "b", ASKED)
+    assert not again.finished
+    assert again.resume(CPU) == []
+
+
+@pytest.mark.parametrize("key", list(ASKED))
+def test_another_evaluation_is_refused_by_what_differs(begun: Folder, key: str) -> None:
+    said = refused(begun.path, ASKED | {key: "other"})
+    assert said == f"{begun.path} holds an evaluation with another {key}; choose another folder"
+
+
+def test_at_most_three_things_that_differ_are_named(begun: Folder) -> None:
+    said = refused(begun.path, ASKED | {"model": 1, "images": 1, "attacks": 1, "seed": 1})
+    assert "with another model, images, attacks; choose" in said
+
+
+def test_one_that_was_asked_something_more_is_named_too(begun: Folder) -> None:
+    (begun.path / "evaluation.json").write_text(json.dumps(ASKED | {"weather": "fine"}))
+    assert "with another weather; choose" in refused(begun.path)
+
+
+def test_what_is_asked_is_compared_as_json_has_it(begun: Folder) -> None:
+    Folder(begun.path, ASKED | {"attacks": ("natural", "pgd20"), "seed": 0.0})
+
+
+@pytest.mark.parametrize("content", ["", "{", "[1]", "null", "\x00"])
+def test_a_folder_of_something_else_is_refused(tmp_path: Path, content: str) -> None:
+    (tmp_path / "notes.txt").write_text("mine")
+    assert refused(tmp_path) == f"{tmp_path} exists and holds no evaluation; choose another folder"
+    (tmp_path / "evaluation.json").write_text(content)
+    assert refused(tmp_path) == f"{tmp_path} exists and holds no evaluation; choose another folder"
+    assert "exists and holds no evaluation" in refused(tmp_path / "notes.txt")
+
+
+def test_one_that_is_empty_or_was_killed_while_it_began_is_taken(tmp_path: Path) -> None:
+    Folder(tmp_path, ASKED)
+    (tmp_path / ".evaluation.json.part").write_text("{")
+    Folder(tmp_path, ASKED).begin()
+    assert [path.name for path in tmp_path.iterdir()] == ["evaluation.json"]
+
+
+def test_what_cannot_be_written_is_refused_before_anything_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "access", lambda path, mode: False)
+    assert refused(tmp_path / "a" / "b") == f"cannot write to {tmp_path}; choose another folder"
+    (tmp_path / "file").write_text("")
+    monkeypatch.undo()
+    with pytest.raises(InputError, match=r"cannot write to .*file/b: "):
+        Folder(tmp_path / "file" / "b", ASKED).begin()
+
+
+# How far it has come
+
+
+def test_it_is_not_saved_more_often_than_it_should(begun: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(folder, "SAVE_SECONDS", 1000.0)
+    begun.save([Measurement()])
+    assert begun.resume(CPU) == []
+    monkeypatch.setattr(folder, "SAVE_SECONDS", 0.0)
+    begun.save([Measurement()])
+    assert begun.resume(CPU) == [Measurement()]
+
+
+def test_measurements_come_back_as_they_were(begun: Folder) -> None:
+    state = State(torch.tensor([-1, 2]), torch.rand(2, 1, 3, 3), torch.tensor([0]), 2, 1, 1, {"natural": 0.5})
+    measured = [
+        Measurement({"natural": bits("101"), "pgd20": bits("100")}, {}, {"natural": 0.1, "pgd20": 0.2}, 3),
+        Measurement(
+            {"square": bits("011")}, {"apgd-ce": bits("111"), "square": bits("011")}, {"square": 3.0}, 2, state
+        ),
+        *(Measurement({"natural": bits("000")}, done=number) for number in range(10)),
+    ]
+    begun.save(measured)
+    found = Folder(begun.path, ASKED).resume(CPU)
+    assert len(found) == len(measured)
+    for one, other in zip(found, measured, strict=True):
+        assert (one.seconds, one.done) == (other.seconds, other.done)
+        for mine, theirs in ((one.right, other.right), (one.after, other.after)):
+            assert list(mine) == list(theirs)
+            assert all(torch.equal(mine[name], theirs[name]) for name in theirs)
+    back = found[1].ensemble
+    assert back is not None
+    for name, value in dataclasses.asdict(state).items():
+        same = torch.equal if isinstance(value, Tensor) else lambda a, b: bool(a == b)
+        assert same(getattr(back, name), value)
+    assert all(one.ensemble is None for number, one in enumerate(found) if number != 1)
+
+
+class Stopped(Exception):
+    pass
+
+
+@pytest.mark.parametrize("norm", ["linf", "l2"])
+def test_autoattack_that_goes_on_from_the_disk_ends_with_the_same_bits(
+    begun: Folder, norm: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(ROUNDS, "fab-t", partial(fab_t_rounds, steps=5))
+    monkeypatch.setitem(ROUNDS, "square", partial(square_rounds, queries=60))
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Flatten(), nn.Linear(9, 8), nn.Tanh(), nn.Linear(8, 3))
+    x = torch.rand(20, 1, 3, 3, generator=torch.Generator().manual_seed(0))
+    threat = Threat(norm, {"linf": 0.05, "l2": 0.15}[norm])
+    attack = partial(autoattack, model, x, model(x).argmax(1), threat, attacks=["fab-t", "square"], batch=8)
+    stops = 0
+
+    def save(state: State) -> None:
+        begun.save([Measurement(ensemble=state)])
+        raise Stopped
+
+    def in_pieces() -> Verdicts:
+        nonlocal stops
+        for _ in range(100):
+            known = Folder(begun.path, ASKED).resume(CPU)
+            try:
+                return attack(state=known[0].ensemble if known else None, save=save)
+            except Stopped:
+                stops += 1
+        raise AssertionError("it does not come to an end")
+
+    whole, found = attack(), in_pieces()
+    assert stops >= 3 + 2 * 2 + 3  # batches: all images naturally, then what is left, in 2 and 3 rounds
+    assert 0 < int(whole.robust.sum()) < 20
+    assert torch.equal(found.broken_by, whole.broken_by)
+    assert torch.equal(found.adversarial, whole.adversarial)
+
+
+@pytest.mark.parametrize("content", [b"", b"something else", None])
+def test_progress_that_is_damaged_is_said_so(begun: Folder, content: bytes | None) -> None:
+    begun.save([Measurement({"natural": bits("101")})])
+    file = begun.path / "progress.safetensors"
+    file.write_bytes(file.read_bytes()[:-1] if content is None else content)
+    with pytest.raises(InputError, match=r"progress.safetensors is damaged \(.*\); delete it to begin anew") as caught:
+        begun.resume(CPU)
+    assert "\n" not in str(caught.value)
+
+
+# The end
+
+
+def measured() -> Scores:
+    right = {"natural": bits("111"), "pgd20": bits("110"), "autoattack": bits("100")}
+    after = {"apgd-ce": bits("110"), "square": bits("100")}
+    seconds = {"natural": 0.1, "pgd20": 0.25, "autoattack": 2.0, "autoattack:apgd-ce": 1.5, "autoattack:square": 0.5}
+    zero = Scores(at_radius(THREAT, 0), dict.fromkeys(right, bits("111")), {"natural": 0.1})
+    far = Scores(
+        at_radius(THREAT, 0.25),
+        {"natural": bits("111"), "pgd20": bits("010"), "autoattack": bits("000")},
+        {"pgd20": 0.75, "autoattack:square": 0.5},
+        {"apgd-ce": bits("010"), "square": bits("000")},
+    )
+    findings = (Finding("radius", "it grows"), Finding("randomised", "it is random"))
+    main = Scores(THREAT, right, seconds, after)
+    return dataclasses.replace(main, findings=findings, curve=(zero, main, far))
+
+
+def assert_same(found: Scores, expected: Scores) -> None:
+    assert (found.threat, found.seconds, found.findings) == (expected.threat, expected.seconds, expected.findings)
+    for mine, theirs in ((found.right, expected.right), (found.after, expected.after)):
+        assert list(mine) == list(theirs)
+        assert all(torch.equal(mine[name], theirs[name]) for name in theirs)
+    assert len(found.curve) == len(expected.curve)
+    for one, other in zip(found.curve, expected.curve, strict=True):
+        assert_same(one, other)
+
+
+def test_a_finished_evaluation_is_read_as_it_was(begun: Folder) -> None:
+    begun.save([Measurement()])
+    (begun.path / ".progress.safetensors.part").write_text("half")
+    scores = measured()
+    begun.finish(scores, result_of(scores, nn.Flatten(), ABOUT))
+    assert sorted(path.name for path in begun.path.iterdir()) == ["evaluation.json", "result.json", FILE]
+    again = Folder(begun.path, ASKED)
+    assert again.finished
+    assert_same(again.read(), scores)
+
+
+def test_verdicts_are_named_by_attack_part_and_radius(begun: Folder) -> None:
+    names = [
+        *("natural", "pgd20", "autoattack", "autoattack:apgd-ce", "autoattack:square"),
+        *("natural@0", "pgd20@0", "autoattack@0"),
+        *("natural@0.25", "pgd20@0.25", "autoattack@0.25", "autoattack:apgd-ce@0.25", "autoattack:square@0.25"),
+    ]
+    assert list(verdicts_of(measured())) == names
+    begun.finish(measured(), {})
+    right, about = load_verdicts(begun.path / FILE)
+    assert list(right) == names
+    assert right["pgd20@0.25"].tolist() == [False, True, False]
+    assert about == {key: ASKED[key] for key in ("model", "data", "images", "threat", "seed")}
+
+
+def test_a_finished_one_can_be_read_where_nothing_can_be_written(
+    begun: Folder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scores = measured()
+    begun.finish(scores, result_of(scores, nn.Flatten(), ABOUT))
+    monkeypatch.setattr(os, "access", lambda path, mode: False)
+    assert_same(Folder(begun.path, ASKED).read(), scores)
+
+
+def test_a_damaged_result_is_said_so(begun: Folder) -> None:
+    begun.finish(measured(), result_of(measured(), nn.Flatten(), ABOUT))
+    for content in ("", "{}", '{"attacks": [], "warnings": [], "curve": [{"radius": 7}]}'):
+        (begun.path / "result.json").write_text(content)
+        with pytest.raises(InputError, match=r"result.json is damaged \(.*\); choose another folder"):
+            Folder(begun.path, ASKED).read()
+    (begun.path / FILE).unlink()
+    with pytest.raises(InputError, match=f"{FILE} does not exist"):
+        Folder(begun.path, ASKED).read()
+
+
+@pytest.mark.parametrize(
+    ("threat", "radius", "expected"),
+    [
+        (Threat("linf", 0.25, 0.05), 0.5, Threat("linf", 0.5, 0.1)),
+        (Threat("l2", 0.5, 0.125), 2.0, Threat("l2", 2.0, 0.5)),
+        (Threat("linf", 0.25, 0.05), 0.0, Threat("linf", 0.0, 0.0)),
+        (Threat("linf", 0.0, 0.05), 0.5, Threat("linf", 0.5, 0.05)),
+        (Threat("linf", 0.01, 0.02), 0.005, Threat("linf", 0.005, 0.01)),
+        (Threat("linf", 0.01, 0.02), 1.0, Threat("linf", 1.0, 1.0)),
+    ],
+)
+def test_the_step_is_the_same_share_of_another_radius(threat: Threat, radius: float, expected: Threat) -> None:
+    assert at_radius(threat, radius) == expected
