@@ -463,7 +463,7 @@ class TestCurve:
         names = "pgd3,apgd-ce"
         model = linear()
         scores = evaluate(model, data_for(model), attacks=names, threat=Threat(radius=0.0), checks=False)
-        assert list(scores.right) == ["pgd3", "apgd-ce"]
+        assert list(scores.right) == ["natural", "pgd3", "apgd-ce"]
         assert scores["pgd3"] == scores["apgd-ce"] == 85.0
 
     def test_without_radii_there_is_none(self) -> None:

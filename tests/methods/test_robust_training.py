@@ -57,7 +57,8 @@ def losses(
     stage, batch = stage_of(method, model, data, recipe)
     monkeypatch.setattr(stage, "attacked", lambda batch, threat, loss=None, noise=False: moved(batch))
     before = {name: value.clone() for name, value in stage.trained.state_dict().items()}
-    total = float(stage.robust_loss(batch, recipe.threat).total)
+    with stage.running():
+        total = float(stage.robust_loss(batch, recipe.threat).total)
     stage.trained.load_state_dict(before)
     said = {"natural": model(batch.x), "adversarial": model(moved(batch)), "y": batch.y, "x_adv": moved(batch)}
     if isinstance(stage, Lbgat):

@@ -57,7 +57,8 @@ def evaluate(
     """Accuracy of a model on test images, natural and under attack; `scores["pgd20"]` is one of them.
 
     attacks: names (natural, fgsm, pgd20, cw, autoattack, …), or `standard`: natural, fgsm, pgd10, pgd20 and cw.
-        A model without gradients (ONNX) can have natural, square, and transfer, which needs a `surrogate`.
+        A model without gradients (ONNX) can have natural, square, and transfer. Natural is always there, and
+        transfer wherever there is a `surrogate`: the model it searches on.
     threat: the attacker; None takes that of the preset named like the data.
     radii: measure at these radii as well: `scores.curve`, the security curve.
     images: how many test images, from the first (0: all).
@@ -264,13 +265,18 @@ def _check_gradients(model: nn.Module, which: str, x: Tensor, classes: int, atta
 def _possible(
     chosen: tuple[str, ...], given: str | Sequence[str], model: nn.Module, surrogate: nn.Module | None
 ) -> tuple[str, ...]:
-    """The attacks that this model can be given; for one without gradients `standard` is what is left."""
+    """The attacks that this model can be given; for one without gradients `standard` is what is left.
+
+    Natural accuracy is always measured, and `transfer` wherever there is a surrogate.
+    """
     if TRANSFER in chosen and surrogate is None:
         raise InputError("the attack transfer needs a surrogate: --surrogate MODEL (in Python: surrogate=)")
-    if getattr(model, "differentiable", True):
+    differentiable = getattr(model, "differentiable", True)
+    if not differentiable and given in ("standard", ["standard"], ("standard",)):
+        chosen = GRADIENT_FREE[:-1]
+    chosen = tuple(dict.fromkeys(("natural", *chosen, *([] if surrogate is None else [TRANSFER]))))
+    if differentiable:
         return chosen
-    if given in ("standard", ["standard"], ("standard",)):
-        return GRADIENT_FREE if surrogate is not None else GRADIENT_FREE[:-1]
     if impossible := [name for name in chosen if name not in GRADIENT_FREE]:
         raise InputError(f"{impossible[0]} needs gradients, which this model has not; use {', '.join(GRADIENT_FREE)}")
     return chosen

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from torch import nn
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from pwoa.errors import InputError
@@ -19,17 +22,22 @@ class Hbar(RobustTraining):
     def __init__(self, model: nn.Module, material: Material, recipe: Recipe) -> None:
         super().__init__(model, material, recipe)
         self._objective, self._group = recipe.objective, recipe.training.group
+        self._hidden: dict[str, Tensor] = {}
         example, _ = material.images.batch(material.validation[:2])
         self._points = hidden_points(model, example, recipe.objective.points)
         if not self._points:
             raise InputError("hbar: the model has no hidden layer to take HSIC of; use the method pgd-at")
 
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        with recording(self._model, self._points) as self._hidden:
+            yield
+
     def robust_loss(self, batch: Batch, threat: Threat) -> Loss:
         adversarial = self.attacked(batch, threat)
-        with recording(self._model, self._points) as hidden:
-            logits = self._logits(adversarial)
+        logits = self._logits(adversarial)
         loss = F.cross_entropy(logits.float(), batch.y)
-        layers, objective = [hidden[point] for point in self._points], self._objective
+        layers, objective = [self._hidden.pop(point) for point in self._points], self._objective
         found = bottleneck(adversarial, batch.y, layers, objective.hsic == "normalised", self._group)
         x, y = found.x.sum(), found.y.sum()
         total = loss + objective.hsic_x * x - objective.hsic_y * y

@@ -7,7 +7,8 @@ naive pruning that the paper compares with.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -15,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from pwoa.errors import InputError
-from pwoa.models import as_logits, hidden_points, recording
+from pwoa.models import LogitModel, as_logits, forward_model, hidden_points, recording
 from pwoa.objectives import GROUP, bottleneck, classification, distillation
 from pwoa.recipe import ObjectiveRecipe, Recipe, SearchRecipe
 from pwoa.sparsity import ALLOCATIONS, Admm, Masks, prunable, sizes
@@ -35,7 +36,8 @@ class Pwoa:
         pattern = recipe.sparsity.pattern
         search = recipe.search
         group = recipe.training.group
-        objective = Objective(student, teacher_logits(teacher, material), material, recipe.objective, group)
+        said = teacher_logits(teacher, material, fast=recipe.training.mode == "fast")
+        objective = Objective(student, said, material, recipe.objective, group)
         admm = Admm(weights, kept, pattern, search.rho, search.rho_growth, search.rho_limit)
         self.stages: list[Stage] = [
             Search(objective, admm, search),
@@ -59,6 +61,9 @@ class Search(Stage):
         self._objective = objective
         self._admm = admm
         self._interval = recipe.interval
+
+    def running(self) -> AbstractContextManager[None]:
+        return self._objective.watching()
 
     def before_epoch(self, epoch: int) -> None:
         if epoch and epoch % self._interval == 0:
@@ -97,6 +102,9 @@ class Finetune(Stage):
         self.learning_rate = learning_rate
         self._objective = objective
         self._masks = masks
+
+    def running(self) -> AbstractContextManager[None]:
+        return self._objective.watching()
 
     def begin(self) -> None:
         self._masks.choose()
@@ -147,6 +155,7 @@ class Objective:
         self._teacher = teacher
         self._recipe = recipe
         self._points: tuple[str, ...] = ()
+        self._hidden: dict[str, Tensor] = {}
         if recipe.hsic_x or recipe.hsic_y:
             example, _ = material.images.batch(material.validation[:2])
             self._points = hidden_points(student, example, recipe.points)
@@ -155,17 +164,25 @@ class Objective:
                     "the model has no hidden layer to take HSIC of; set objective.hsic_x and objective.hsic_y to 0"
                 )
 
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        """While inside, forward passes of the student leave their hidden activations here.
+
+        Once for all passes: a compiled student has its hooks built in.
+        """
+        with recording(self._student, self._points) as self._hidden:
+            yield
+
     def __call__(self, batch: Batch) -> Loss:
         weights = self.weights
-        with recording(self._student, self._points) as hidden:
-            logits = self._logits(batch.x)
+        logits = self._logits(batch.x)
         parts: dict[str, Tensor] = {}
         total = logits.new_zeros((), dtype=torch.float32)
         if weights.distillation:
             parts["distillation"] = distillation(logits.float(), self._teacher(batch).float(), self._recipe.temperature)
             total = total + weights.distillation * parts["distillation"]
         if self._points:
-            layers = [hidden[point] for point in self._points]
+            layers = [self._hidden.pop(point) for point in self._points]
             found = bottleneck(batch.x, batch.y, layers, self._recipe.hsic == "normalised", self._group)
             parts["hsic_x"], parts["hsic_y"] = found.x.sum(), found.y.sum()
             total = total + weights.hsic_x * parts["hsic_x"] - weights.hsic_y * parts["hsic_y"]
@@ -187,18 +204,32 @@ class Objective:
         )
 
 
-def teacher_logits(teacher: nn.Module, material: Material) -> Callable[[Batch], Tensor]:
+def teacher_logits(teacher: nn.Module, material: Material, fast: bool = False) -> Callable[[Batch], Tensor]:
     """What the teacher says of a batch, without a graph; looked up where images are never augmented."""
+    device = material.images.pixels.device
     logits = as_logits(teacher, material.classes)
-    if material.augment != "none":
-        return torch.no_grad()(lambda batch: logits(batch.x))
+    if material.augment == "none":
+        return _table(logits, material)
+    if fast:
+        logits = forward_model(teacher, material.images.batch(material.validation[:CHUNK])[0], material.classes)
+
+    @torch.no_grad()
+    def ask(batch: Batch) -> Tensor:
+        with torch.autocast(device.type, enabled=False):  # a fast copy has the precision it was made with
+            return logits(batch.x)
+
+    return ask
+
+
+def _table(logits: LogitModel, material: Material) -> Callable[[Batch], Tensor]:
+    """What the teacher says of each training image, computed when it is first asked for, in float32."""
     table: list[Tensor] = []
 
     @torch.no_grad()
     def look_up(batch: Batch) -> Tensor:
         if not table:
             positions = torch.arange(len(material.images), device=material.images.pixels.device)
-            with torch.autocast(positions.device.type, enabled=False):  # a table for the whole run is worth float32
+            with torch.autocast(positions.device.type, enabled=False):
                 rows = [logits(material.images.batch(part)[0]) for part in torch.split(positions, CHUNK)]
             table.append(torch.cat(rows))
         return table[0][batch.index]

@@ -13,7 +13,7 @@ from pwoa.models.border import LogitModel, as_logits, check_model, evaluating
 from pwoa.models.checkpoint import fingerprint, load_state, read_state
 from pwoa.models.hidden import hidden_points, recording
 from pwoa.models.registry import ARCHITECTURES, architecture_name, build, lite_width
-from pwoa.models.search import search_model
+from pwoa.models.search import forward_model, search_model
 
 __all__ = [
     "ARCHITECTURES",
@@ -24,6 +24,7 @@ __all__ = [
     "check_model",
     "evaluating",
     "fingerprint",
+    "forward_model",
     "hidden_points",
     "lite_width",
     "load_model",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import cache
 
 import torch
@@ -12,6 +12,7 @@ from torch import nn
 
 from pwoa.errors import InputError, did_you_mean
 from pwoa.models.lenet import LeNet
+from pwoa.models.normalise import Normalised
 from pwoa.models.preactresnet import PreActResNet18
 from pwoa.models.resnet import ResNet18, ResNet34, ResNet50
 from pwoa.models.smallcnn import SmallCNN
@@ -55,7 +56,9 @@ def build(architecture: str, classes: int, channels: int, width: float | None = 
 
 def architecture_name(model: nn.Module) -> str:
     """The registered name of a model's architecture, with its width if it is lite (`resnet18@0.5`), which `build`
-    takes; or `module:class` of a user's own."""
+    takes; or `module:class` of a user's own. Of a normalised model it is the network's."""
+    if isinstance(model, Normalised):
+        return architecture_name(model.model)
     for name, maker in ARCHITECTURES.items():
         if type(model) is maker:
             return name if model.width == 1 else f"{name}@{model.width}"
@@ -81,12 +84,12 @@ def lite_width(architecture: str, classes: int, channels: int, rate: float) -> f
     above = bisect_left(steps, target, key=size)
     nearest = min(map(size, steps[max(above - 1, 0) : above + 1]), key=lambda found: abs(found - target))
     same = steps[bisect_left(steps, nearest, key=size) : bisect_right(steps, nearest, key=size)]
-    return max(same, key=_zeros) / _STEPS
+    return roundest(same) / _STEPS
 
 
-def _zeros(step: int) -> int:
-    """How many zeros a number ends in."""
-    return len(str(step)) - len(str(step).rstrip("0"))
+def roundest(steps: Iterable[int]) -> int:
+    """The number that ends in most zeros."""
+    return max(steps, key=lambda step: len(str(step)) - len(str(step).rstrip("0")))
 
 
 def _parse(architecture: str) -> tuple[str, float | None]:

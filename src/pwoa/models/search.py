@@ -55,6 +55,24 @@ def search_model(model: nn.Module, x: Tensor, classes: int | None = None, batch:
     return None
 
 
+def forward_model(model: nn.Module, x: Tensor, classes: int | None = None) -> LogitModel:
+    """The model for forward passes alone: on a GPU a copy in float16, if it agrees on the images `x`; else itself."""
+    own = as_logits(model, classes)
+    if not x.is_cuda:
+        return own
+    try:
+        half = fused(halved(folded(model))).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        network = as_logits(half, classes)
+
+        def fast(images: Tensor) -> Tensor:
+            return network(images.to(torch.float16).contiguous(memory_format=torch.channels_last)).float()
+
+        with evaluating(model):
+            return fast if _close(fast, own, x[:_SAMPLE]) else own
+    except Exception:  # a model that cannot be traced or run in float16 is run as it is
+        return own
+
+
 def _plain(model: nn.Module, classes: int | None) -> LogitModel:
     laid_out = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     return as_logits(laid_out, classes)
@@ -172,10 +190,7 @@ def _launch_bound(model: LogitModel, x: Tensor) -> bool:
 
 def _agrees(fast: LogitModel, model: LogitModel, x: Tensor) -> bool:
     """Whether logits and input gradients are those of the model, up to what lower precision costs."""
-    with torch.no_grad():
-        mine, its = fast(x), model(x)
-    spread = its.std(1).mean().clamp_min(_TINY)
-    if not bool((mine - its).abs().max() <= _CLOSE * spread + 1e-5):
+    if not _close(fast, model, x):
         return False
     # Away from the images: on a flat background max-pooling has ties, and either gradient is right.
     noise = torch.rand(x.shape, generator=torch.Generator().manual_seed(0)).to(x)
@@ -184,6 +199,13 @@ def _agrees(fast: LogitModel, model: LogitModel, x: Tensor) -> bool:
     # Scaled first: the squares of small gradients are 0 in float32.
     a, b = (g / g.abs().amax(1, keepdim=True).clamp_min(_TINY) for g in (a, b))
     return bool(nn.functional.cosine_similarity(a, b).mean() >= _ALIGNED) or not bool(b.any())
+
+
+@torch.no_grad()
+def _close(fast: LogitModel, model: LogitModel, x: Tensor) -> bool:
+    mine, its = fast(x), model(x)
+    spread = its.std(1).mean().clamp_min(_TINY)
+    return bool((mine - its).abs().max() <= _CLOSE * spread + 1e-5)
 
 
 def _gradient(model: LogitModel, x: Tensor) -> Tensor:

@@ -14,11 +14,13 @@ import torch
 from torch import Tensor, nn
 
 from pwoa.data import AUGMENTATIONS, Data, Images
+from pwoa.devices import exact_float32
 from pwoa.errors import InputError
 from pwoa.progress import Progress
 from pwoa.recipe import Recipe, TrainingRecipe
 from pwoa.run import Run
 from pwoa.training.average import Average
+from pwoa.training.fast import Recorder, compiled
 from pwoa.training.groups import Plan, grouped
 from pwoa.training.processes import Processes
 from pwoa.training.stage import Batch, Loss, Stage
@@ -86,6 +88,8 @@ class Engine:
         self._saved_at = time.perf_counter()
         self._steps = len(material.train) // recipe.batch
         self._unsettled = 0
+        alone_on_gpu = self.device.type == "cuda" and self.processes.count == 1
+        self._recorder = Recorder() if recipe.mode == "fast" and alone_on_gpu else None
 
     @property
     def selected(self) -> int | None:
@@ -101,10 +105,12 @@ class Engine:
             first = state["stage"]
         with ExitStack() as inside:
             inside.enter_context(torch.random.fork_rng(devices=[self.device] if self.device.type == "cuda" else []))
+            inside.enter_context(compiled(self.model) if self.recipe.mode == "fast" else exact_float32())
             if self.recipe.batch > self.recipe.group:
                 inside.enter_context(grouped(self.model, self.plan))
             for number in range(first, len(self.stages)):
-                self._train_stage(number, state if number == first else None)
+                with self.stages[number].running():
+                    self._train_stage(number, state if number == first else None)
         assert self._best is not None
         self.model.load_state_dict(self._best["weights"])
 
@@ -118,7 +124,10 @@ class Engine:
         optimizer = self._optimizer(stage)
         average = Average(self.model, self.recipe.average if last else 0.0)
         if state and first_epoch:
+            rates = [group["lr"] for group in optimizer.param_groups]
             optimizer.load_state_dict(state["optimizer"])
+            for group, rate in zip(optimizer.param_groups, rates, strict=True):
+                group["lr"] = rate
             average.load([value.to(self.device) for value in state["average"]])
         total = stage.epochs * self._steps
         self.progress.start(stage.name, total, first_epoch * self._steps)
@@ -157,12 +166,10 @@ class Engine:
         meter = Meter()
         stage.before_epoch(epoch)
         self.model.train()
-        for step in range(self._steps):
-            index = order[step * size : (step + 1) * size]
+        own = self.processes.share(size)
+
+        def take_step(index: Tensor) -> None:
             x, y = self.material.images.batch(index)
-            for group in optimizer.param_groups:
-                group["lr"] = self._learning_rate(stage, epoch * self._steps + step)
-            own = self.processes.share(size)
             self._backward(stage, Batch(augment(x, generator)[own], y[own], index[own]), meter)
             self.processes.average(weight.grad for weight in self.model.parameters() if weight.grad is not None)
             stage.after_backward()
@@ -170,6 +177,15 @@ class Engine:
             optimizer.zero_grad(set_to_none=True)
             stage.after_step()
             average.update()
+
+        recorded: Callable[[Tensor], None] | None = None
+        for step in range(self._steps):
+            index = order[step * size : (step + 1) * size]
+            _set_learning_rate(optimizer, self._learning_rate(stage, epoch * self._steps + step))
+            if recorded is None and step and self._recorder is not None and not self._unsettled:
+                recorded = self._recorder.record(take_step, index, generator)
+            (recorded or take_step)(index)
+            meter.count(size // self.processes.count)
             self.progress.advance()
         return meter.means(self.processes)
 
@@ -228,22 +244,25 @@ class Engine:
         for index in batches[among.rank :: among.count]:
             x, y = self.material.images.batch(index)
             meter.add(self._loss(stage, Batch(x, y, index)), y)
+            meter.count(len(y))
         return meter.means(among)
 
     def _loss(self, stage: Stage, batch: Batch) -> Loss:
-        lower = self.recipe.precision == "bfloat16"
-        with torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=lower):
+        fast = self.recipe.mode == "fast"
+        # Casts that are kept from one call to the next would not be a part of a graph.
+        with torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=fast, cache_enabled=False):
             return stage.loss(batch)
 
     def _optimizer(self, stage: Stage) -> torch.optim.Optimizer:
         recipe = self.recipe
         parameters = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
         shared: dict[str, Any] = {
-            "lr": stage.learning_rate,
+            "lr": torch.tensor(stage.learning_rate, device=self.device) if self._recorder else stage.learning_rate,
             "weight_decay": recipe.weight_decay,
             "fused": True,
         }
         if recipe.optimizer == "adam":
+            shared["capturable"] = self._recorder is not None
             return torch.optim.Adam(parameters, betas=(recipe.momentum, 0.999), **shared)
         return torch.optim.SGD(parameters, momentum=recipe.momentum, **shared)
 
@@ -303,11 +322,15 @@ class Meter:
 
     @torch.no_grad()
     def add(self, loss: Loss, labels: Tensor) -> None:
-        size = len(labels)
         correct = (loss.logits.argmax(1) == labels).float().mean() * 100
         for name, value in {"loss": loss.total, **loss.parts, "accuracy": correct}.items():
-            self._sums[name] = self._sums.get(name, 0) + value.detach().double() * size
-        self._images += size
+            if name not in self._sums:
+                self._sums[name] = torch.zeros((), dtype=torch.float64, device=value.device)
+            self._sums[name] += value.detach().double() * len(labels)
+
+    def count(self, images: int) -> None:
+        """So many images have been added; apart, since a replayed step adds on the device alone."""
+        self._images += images
 
     def means(self, processes: Processes) -> dict[str, float]:
         """Over the batches of all processes."""
@@ -317,6 +340,14 @@ class Meter:
         *values, images = sums.tolist()
         found = dict(zip(names, values, strict=True))
         return {name: found[name] / images for name in self._sums}
+
+
+def _set_learning_rate(optimizer: torch.optim.Optimizer, value: float) -> None:
+    for group in optimizer.param_groups:
+        if isinstance(group["lr"], Tensor):
+            group["lr"].fill_(value)
+        else:
+            group["lr"] = value
 
 
 def _buffers(model: nn.Module) -> list[Tensor]:

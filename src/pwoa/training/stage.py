@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -36,6 +37,10 @@ class Stage(ABC):
     learning_rate: float
     criterion: str = "loss"
     """What an epoch of the last stage is selected by: the loss, or a part of it, on the validation split."""
+
+    def running(self) -> AbstractContextManager[object]:
+        """Entered while the stage is trained, from its start or from where it is resumed."""
+        return nullcontext()
 
     def begin(self) -> None:
         """Called once when the stage starts; not when it is resumed."""

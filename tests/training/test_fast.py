@@ -1,0 +1,55 @@
+"""The fast mode ends near the exact one. Here it is traced and lowered, but not turned into machine code."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+import pwoa
+from pwoa.data import Data
+from pwoa.recipe import Recipe
+from pwoa.training import fast
+from pwoa.training.fast import compiled
+
+Make = Callable[..., Recipe]
+
+
+@pytest.fixture(autouse=True)
+def no_code_generation(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fast, "BACKEND", "aot_eager")
+    torch._dynamo.reset()
+
+
+def test_a_compiled_model_is_itself_again_afterwards(tiny_teacher: nn.Module) -> None:
+    x = torch.rand(5, 1, 6, 6)
+    expected = tiny_teacher(x)
+    keys = list(tiny_teacher.state_dict())
+    with compiled(tiny_teacher):
+        assert "forward" in vars(tiny_teacher)
+        assert torch.allclose(tiny_teacher(x), expected, atol=1e-6)
+        assert list(tiny_teacher.state_dict()) == keys
+    assert "forward" not in vars(tiny_teacher)
+    assert torch.equal(tiny_teacher(x), expected)
+
+
+@pytest.mark.parametrize("group", [8, 128])
+def test_fast_pruning_follows_the_exact_one(
+    tmp_path: Path, tiny_teacher: nn.Module, tiny_data: Data, quick: Make, group: int
+) -> None:
+    found = {}
+    for mode in ("exact", "fast"):
+        gentle = {"search__learning_rate": 1e-4, "finetune__learning_rate": 1e-4}  # so that rounding is not blown up
+        recipe = quick(training__mode=mode, training__group=group, **gentle)
+        found[mode] = pwoa.prune(tiny_teacher, tiny_data, rate=2, recipe=recipe, folder=tmp_path / mode)
+    for exact, quick_one in zip(found["exact"].metrics, found["fast"].metrics, strict=True):
+        assert quick_one["train"]["loss"] == pytest.approx(exact["train"]["loss"], rel=0.1, abs=0.02)
+        assert quick_one["validation"]["accuracy"] == pytest.approx(exact["validation"]["accuracy"], abs=10)
+    model = found["fast"].model
+    assert "forward" not in vars(model)
+    assert not any(module._forward_hooks for module in model.modules())
+    assert {parameter.dtype for parameter in model.parameters()} == {torch.float32}
+    assert found["fast"].summary["pruned"] == pytest.approx(found["exact"].summary["pruned"], abs=5)
