@@ -35,17 +35,31 @@ __all__ = [
 ]
 
 
-def load_model(architecture: str | nn.Module, checkpoint: str | Path, data: Data) -> nn.Module:
+def load_model(
+    architecture: str | nn.Module | None,
+    checkpoint: str | Path,
+    data: Data,
+    mean: Sequence[float] | None = None,
+    std: Sequence[float] | None = None,
+    *,
+    kept: float | None = None,
+) -> nn.Module:
     """A model with the weights of a checkpoint, in eval mode, checked on an image of `data`.
 
-    `architecture` is a registered name or a network of your own, which is filled and returned.
+    architecture: a registered name; `auto` or None for the one the file is of; `module:function` of your own code; or
+    a network of your own, which is filled. Every tensor must fit, and the classes must be those of the data.
+    mean, std: how the images are normalised, a number a channel, if that was done outside the network; a normalisation
+    in the file is found. Either way the model takes images in [0, 1] and is a `Normalised`.
+    kept: for a file with HYDRA's or HARP's scores, the part of the weights they keep; 1 for a dense network.
     """
-    if not isinstance(architecture, (str, nn.Module)):
+    if not isinstance(architecture, (str, nn.Module, NoneType)):
         raise InputError(f"give a network or the name of an architecture, not {architecture!r}")
     channels = data.train.pixels.shape[1]
-    model = build(architecture, data.classes, channels) if isinstance(architecture, str) else architecture
-    load_state(model, read_state(checkpoint), str(checkpoint))
-    model.eval()
-    index = torch.arange(min(2, len(data.test)), device=data.test.pixels.device)
-    check_model(model, data.test.batch(index)[0], data.classes)
-    return model
+    given = normalisation(mean, std, channels)
+    source = str(checkpoint)
+    hint: Callable[[Mapping[str, Tensor]], str] = lambda state: ""  # noqa: E731
+    if isinstance(architecture, nn.Module):
+        network = architecture
+    elif architecture in (None, "auto"):
+        network = recognised(read_checkpoint(checkpoint, kept), data.classes, channels)
+    ...

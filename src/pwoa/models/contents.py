@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from pwoa.errors import InputError
-from pwoa.models.checkpoint import WRAPPERS, float32, open_checkpoint
+from pwoa.models.checkpoint import WRAPPERS, Opened, float32, open_checkpoint
 from pwoa.models.masks import apply_masks, apply_scores
 from pwoa.models.normalise import Normalisation
 
@@ -56,10 +56,13 @@ def read_checkpoint(path: str | Path, kept: float | None = None) -> Checkpoint:
 
     kept: the part of the weights that HYDRA's or HARP's scores keep, if the file has some (1: a dense network).
     """
+    return unpacked(open_checkpoint(path), str(path), kept)
+
+
+def unpacked(opened: Opened, source: str, kept: float | None = None) -> Checkpoint:
+    """The network in a file that is open; `kept` as for `read_checkpoint`."""
     if kept is not None and not 0 < kept <= 1:
         raise InputError(f"the part of the weights that is kept must be above 0 and up to 1, not {kept!r}")
-    source = str(path)
-    opened = open_checkpoint(path)
     tensors = float32(opened.tensors)
     peeled = _peel(tensors, source)
     if kept is None and 0 < opened.numbers.get("k", 0) <= 1:
@@ -79,6 +82,11 @@ def read_checkpoint(path: str | Path, kept: float | None = None) -> Checkpoint:
         dtype=_dtype(opened.tensors.values()),
         hidden=peeled.hidden,
     )
+
+
+def normalises(tensors: Mapping[str, Tensor], source: str) -> bool:
+    """Whether there is a normalisation among the tensors."""
+    return _peel(tensors, source).normalisation is not None
 
 
 class _Peeled(NamedTuple):

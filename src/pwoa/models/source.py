@@ -16,7 +16,9 @@ from types import ModuleType
 from torch import nn
 
 from pwoa.errors import InputError, did_you_mean
-from pwoa.models.checkpoint import load_state, read_state
+from pwoa.models.checkpoint import open_checkpoint
+from pwoa.models.filling import fill
+from pwoa.models.normalise import Normalisation, normalised
 
 
 def is_factory(text: str) -> bool:
@@ -26,11 +28,14 @@ def is_factory(text: str) -> bool:
     return bool(source) and not drive and name.isidentifier()
 
 
-def load_factory(text: str, checkpoint: Path | None = None) -> nn.Module:
+def load_factory(
+    text: str, checkpoint: Path | None = None, normalisation: Normalisation | None = None
+) -> nn.Module:
     """The network a factory returns when called without arguments, in eval mode.
 
     `text` is `package.module:function`, found from the current directory too, or `folder/file.py:function`, which
-    may import the files beside it; a class will do as well. Every weight of a `checkpoint` must fit the network.
+    may import the files beside it; a class will do as well. Every weight of a `checkpoint` must fit the network. It
+    stands behind the checkpoint's normalisation, or the one given.
     """
     if not is_factory(text):
         raise InputError(f"{text!r} names no Python factory; give MODULE:FUNCTION or FILE.py:FUNCTION")
@@ -51,8 +56,8 @@ def load_factory(text: str, checkpoint: Path | None = None) -> nn.Module:
     if not isinstance(model, nn.Module):
         raise InputError(f"{text}() returned a {type(model).__name__}; let it return a torch.nn.Module")
     if checkpoint is not None:
-        load_state(model, read_state(checkpoint), str(checkpoint))
-    return model.eval()
+        return fill(model, open_checkpoint(checkpoint), str(checkpoint), normalisation).eval()
+    return normalised(model, normalisation).eval()
 
 
 @contextmanager

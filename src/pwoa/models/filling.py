@@ -1,0 +1,94 @@
+"""A network filled from a checkpoint, whole or not at all, and what may be wrong when it does not fit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from torch import Tensor, nn
+
+from pwoa.errors import InputError
+from pwoa.models.checkpoint import Opened, float32, load_state, misfit
+from pwoa.models.contents import Checkpoint, normalises, unpacked
+from pwoa.models.inspection import Guess, guess_architecture, likeness
+from pwoa.models.normalise import Normalisation, normalised
+from pwoa.models.registry import build
+
+_SHARED = 0.5
+
+
+def fill(
+    model: nn.Module,
+    opened: Opened,
+    source: str,
+    given: Normalisation | None = None,
+    kept: float | None = None,
+    hint: Callable[[Mapping[str, Tensor]], str] = lambda state: "",
+) -> nn.Module:
+    """The model with the weights of a file; behind a normalisation if the file holds one, or one is given.
+
+    A file with exactly the model's own tensors fills it as it is, whatever they are called. From any other the network
+    is unpacked first. Every tensor must fit; what `hint` says of the network's tensors is added to the error.
+    """
+    tensors = float32(opened.tensors)
+    if not misfit(model, tensors):
+        load_state(model, tensors, source)
+        if given is not None and normalises(tensors, source):
+            raise InputError(f"{source}: the network normalises its images itself; leave out the mean and std")
+        return normalised(model, given)
+    found = unpacked(opened, source, kept)
+    load_state(model, found.state, source, hint(found.state) if misfit(model, found.state) else "")
+    return normalised(model, _agreed(found, given))
+
+
+def recognised(found: Checkpoint, classes: int, channels: int) -> nn.Module:
+    """A new network of the registered architecture that the file is of, for images with these classes and channels."""
+    guess = guess_architecture(found.state)
+    if guess is None:
+        near = likeness(found.state)
+        raise InputError(
+            f"{found.source} is of no registered architecture{near and f' ({near})'}; "
+            "for a network of your own give --arch MODULE:FUNCTION (in Python the network itself)"
+        )
+    if wrong := _other_data(guess, classes, channels):
+        raise InputError(f"{found.source} is a {guess.architecture}, but {wrong}")
+    return build(guess.architecture, classes, channels)
+
+
+def likely_fix(model: nn.Module, state: Mapping[str, Tensor], architecture: str, classes: int, channels: int) -> str:
+    """Why the tensors of a file may not fit a registered architecture, and what to try."""
+    guess = guess_architecture(state)
+    if guess is None:
+        return _foreign_prefix(model, state) or likeness(state)
+    wrong = _other_data(guess, classes, channels)
+    other = f"it looks like a {guess.architecture}: try --arch {guess.architecture}"
+    return wrong if wrong and guess.architecture == architecture else other
+
+
+def _other_data(guess: Guess, classes: int, channels: int) -> str:
+    if guess.classes != classes:
+        return f"the file has {guess.classes} classes, the data has {classes}"
+    if guess.channels != channels:
+        return f"the file is for images of {guess.channels} channels, the data has {channels}"
+    return ""
+
+
+def _foreign_prefix(model: nn.Module, state: Mapping[str, Tensor]) -> str:
+    """What the names of the file have before those of the model, if most have the same."""
+    own = list(model.state_dict())
+    for prefix in {key.removesuffix(own[0]) for key in state if key.endswith("." + own[0])}:
+        if sum(prefix + key in state for key in own) > _SHARED * len(own):
+            return f"the names in the file have the prefix {prefix!r}; save the network without it"
+    return ""
+
+
+def _agreed(found: Checkpoint, given: Normalisation | None) -> Normalisation | None:
+    """The normalisation of the file or the one given, which must not contradict each other."""
+    own = found.normalisation
+    if own is not None and given is not None and not own.for_channels(len(given.mean)).near(given):
+        raise InputError(f"{found.source} normalises by {own}, not by {given}; leave out the mean and std")
+    if own is None and given is None and found.hidden:
+        raise InputError(
+            f"{found.source}: the network stood behind another layer ({found.prefix}…), most likely a normalisation, of "
+            "which the file holds nothing; give its --mean and --std (0 and 1 a channel if it did nothing)"
+        )
+    return own or given
