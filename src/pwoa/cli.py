@@ -28,6 +28,8 @@ app = typer.Typer(
 )
 data_app = typer.Typer(help="Data sets: what is here, and get one.", no_args_is_help=True)
 app.add_typer(data_app, name="data")
+models_app = typer.Typer(help="Architectures that are known, and what is in a checkpoint.", no_args_is_help=True)
+app.add_typer(models_app, name="models")
 
 RecipeOption = Annotated[
     str | None,
@@ -40,7 +42,15 @@ SetOption = Annotated[
 OutOption = Annotated[Path | None, typer.Option("--out", help="The run folder; the same one again resumes.")]
 DataOption = Annotated[str | None, typer.Option("--data", help="A data set's name or a folder of images.")]
 FolderOption = Annotated[Path | None, typer.Option("--folder", help="Where the data set's official files are.")]
-ArchOption = Annotated[str | None, typer.Option("--arch", help="The architecture of the checkpoint.")]
+ArchOption = Annotated[
+    str | None,
+    typer.Option("--arch", help="The architecture of the checkpoint: a name, auto, or MODULE:FUNCTION of your own."),
+]
+MeanOption = Annotated[
+    str | None,
+    typer.Option("--mean", help="Normalise the images: a number a channel, as 0.49,0.48,0.45, if the file does not."),
+]
+StdOption = Annotated[str | None, typer.Option("--std", help="What goes with --mean.")]
 ATTACKS_HELP = "standard (natural,fgsm,pgd10,pgd20,cw), or any of these, pgdN, cwN, autoattack or its parts, transfer."
 DeviceOption = Annotated[str, typer.Option("--device", help="auto, cpu, cuda, cuda:1, …")]
 
@@ -93,6 +103,8 @@ def prune(
     folder: FolderOption = None,
     arch: ArchOption = None,
     checkpoint: Annotated[Path | None, typer.Option(help="The robust teacher's weights.")] = None,
+    mean: MeanOption = None,
+    std: StdOption = None,
     seed: Annotated[int | None, typer.Option(help="Of the splits, the batches and the attacks.")] = None,
     device: DeviceOption = "auto",
     out: OutOption = None,
@@ -113,6 +125,8 @@ def prune(
         "data.folder": folder and str(folder),
         "teacher.architecture": arch,
         "teacher.checkpoint": checkpoint and str(checkpoint),
+        "teacher.mean": mean,
+        "teacher.std": std,
         "training.seed": seed,
     }
     start = load_recipe(recipe) if recipe else recipe_for(data or "mnist-mini")
@@ -192,6 +206,8 @@ def evaluate(
     ],
     arch: ArchOption = None,
     checkpoint: Annotated[Path | None, typer.Option(help="Weights for what a factory makes.")] = None,
+    mean: MeanOption = None,
+    std: StdOption = None,
     data: DataOption = None,
     folder: FolderOption = None,
     attacks: Annotated[str, typer.Option(help=ATTACKS_HELP)] = "standard",
@@ -215,7 +231,7 @@ def evaluate(
 
     Example: [bold]pwoa evaluate trades.pt --arch resnet18 --data cifar10 --attacks autoattack[/bold]
     """
-    from pwoa.recipe import load_recipe, recipe_for
+    from pwoa.recipe import load_recipe, numbers, recipe_for
 
     own = Path(model) / "recipe.toml"
     if recipe is None and own.is_file():
@@ -244,7 +260,8 @@ def evaluate(
     progress = ConsoleProgress()
     source = data or plan.data.name
     images = load_data(source, folder=where, progress=progress.reach)
-    network = named_model(model, images, architecture=arch, checkpoint=checkpoint)
+    given = numbers(mean or "", "--mean"), numbers(std or "", "--std")
+    network = named_model(model, images, architecture=arch, checkpoint=checkpoint, mean=given[0], std=given[1])
     other = None if surrogate is None else named_model(surrogate, images, architecture=surrogate_arch)
     models = [model, arch, checkpoint, surrogate, surrogate_arch, identity(network)]
     asked = [*models, source, where, attacks, n, plan.threat, curve, checks, precision, batch, seed]
@@ -348,6 +365,51 @@ def data_get(name: Annotated[str, typer.Argument(help="mnist, fashion-mnist, cif
     where = get(name, progress.reach)
     progress.close()
     print(f"{name}: {where}")
+
+
+@models_app.command("list")
+@friendly
+def models_list() -> None:
+    """The known architectures: their parameters, and where their hidden activations are taken."""
+    from rich.table import Table
+
+    from pwoa.models.registry import described
+
+    table = Table()
+    for column in ("name", "parameters", "hidden points"):
+        table.add_column(column, justify="right" if column == "parameters" else "left", overflow="fold")
+    for name, parameters, points in described():
+        table.add_row(name, f"{parameters:,}", ", ".join(points))
+    _console().print(table)
+
+
+@models_app.command("inspect")
+@friendly
+def models_inspect(
+    file: Annotated[Path, typer.Argument(help="A checkpoint from anywhere; nothing in it is executed.")],
+    kept: Annotated[
+        float | None, typer.Option(help="The part of the weights that the scores of HYDRA or HARP keep; 1 for all.")
+    ] = None,
+) -> None:
+    """What a checkpoint holds: its architecture, its normalisation, and what does not belong to the network.
+
+    Example: [bold]pwoa models inspect trades.pt[/bold]
+    """
+    from rich.markup import escape
+    from rich.table import Table
+
+    from pwoa.models import inspect_checkpoint
+    from pwoa.report.inspected import inspection_rows
+
+    found = inspect_checkpoint(file, kept)
+    table = Table(show_header=False)
+    table.add_column(no_wrap=True)
+    table.add_column(overflow="fold")
+    for name, value in inspection_rows(found):
+        table.add_row(name, escape(value))
+    _console().print(table)
+    for warning in found.warnings:
+        _console().print(f"warning: {warning}", style="yellow", markup=False, soft_wrap=True)
 
 
 def _console() -> Any:

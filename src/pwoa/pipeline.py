@@ -24,7 +24,7 @@ from pwoa.guard import example_free
 from pwoa.methods import METHODS, find_method
 from pwoa.models import architecture_name, check_model, fingerprint, load_model
 from pwoa.progress import Progress
-from pwoa.recipe import Recipe, load_recipe, recipe_for
+from pwoa.recipe import Recipe, load_recipe, numbers, recipe_for
 from pwoa.run import Run, describe_model, load_run
 from pwoa.sparsity import count, prunable
 from pwoa.training import Engine, Material
@@ -138,9 +138,9 @@ def _prepare(
         progress.close()
     device = choose_device(own_device(recipe.training.device))
     if teacher is None:
-        if not recipe.teacher.checkpoint:
-            raise InputError("this recipe names no teacher; give one with --checkpoint FILE (teacher.checkpoint)")
-        teacher = load_model(recipe.teacher.architecture, recipe.teacher.checkpoint, loaded)
+        teacher = _named_teacher(recipe, loaded)
+        if recipe.teacher.architecture == "auto":
+            recipe = recipe.with_settings({"teacher.architecture": architecture_name(teacher)})
     student = _thawed(copy.deepcopy(teacher).to(device))
     teacher = copy.deepcopy(student).eval().requires_grad_(False)
     loaded = loaded.to(device)
@@ -148,6 +148,14 @@ def _prepare(
     material = Material.of(loaded, recipe, device)
     identity = {"teacher": fingerprint(teacher), "data": loaded.fingerprint()}
     return _Subject(recipe, loaded, teacher, student, material, device, identity)
+
+
+def _named_teacher(recipe: Recipe, data: Data) -> nn.Module:
+    named = recipe.teacher
+    if not named.checkpoint:
+        raise InputError("this recipe names no teacher; give one with --checkpoint FILE (teacher.checkpoint)")
+    mean, std = numbers(named.mean, "teacher.mean"), numbers(named.std, "teacher.std")
+    return load_model(named.architecture, named.checkpoint, data, mean, std)
 
 
 def _thawed(student: nn.Module) -> nn.Module:

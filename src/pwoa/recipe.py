@@ -28,6 +28,19 @@ def _choice(default: str, *options: str) -> Any:
     return field(default=default, metadata={"options": options})
 
 
+def numbers(text: str, name: str) -> tuple[float, ...]:
+    """The numbers in a text such as `0.49,0.48,0.45` or `125/255`; none in an empty one."""
+    try:
+        return tuple(_number_in(part) for part in text.split(",")) if text.strip() else ()
+    except (ValueError, ZeroDivisionError):
+        raise InputError(f"{name} = {text!r} is not a list of numbers; write for example 0.49,0.48,0.45") from None
+
+
+def _number_in(text: str) -> float:
+    above, slash, below = text.partition("/")
+    return float(above) / float(below) if slash else float(above)
+
+
 @dataclass(frozen=True)
 class DataRecipe:
     """Which images: a known data set or a folder of images, and how they are split and augmented."""
@@ -40,11 +53,21 @@ class DataRecipe:
 
 @dataclass(frozen=True)
 class TeacherRecipe:
-    """Where the robust model comes from, and how robust it must be (percent, short PGD) to be worth pruning."""
+    """Where the robust model comes from, and how robust it must be (percent, short PGD) to be worth pruning.
+
+    `mean` and `std` say how its images are normalised, a number a channel as in "0.49,0.48,0.45", if that is done
+    neither in the network nor in its file.
+    """
 
     architecture: str = "lenet"
     checkpoint: str = "embedded"
     minimum: float = _number(20.0, low=0, high=100)
+    mean: str = ""
+    std: str = ""
+
+    def __post_init__(self) -> None:
+        for name in ("mean", "std"):
+            numbers(getattr(self, name), f"teacher.{name}")
 
 
 @dataclass(frozen=True)
@@ -307,9 +330,8 @@ def _replace(target: Any, tree: Mapping[str, Any], where: str, prefix: str) -> A
 def _convert(value: Any, kind: Any, path: str, where: str) -> Any:
     """The value as the field's type, or an error that says what was given and what is wanted."""
     if kind is float and isinstance(value, str):
-        above, slash, below = value.partition("/")
         try:
-            return float(above) / float(below) if slash else float(value)
+            return _number_in(value)
         except (ValueError, ZeroDivisionError):
             pass
     if kind is float and isinstance(value, int) and not isinstance(value, bool):

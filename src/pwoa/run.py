@@ -18,7 +18,7 @@ from torch import nn
 import pwoa
 from pwoa.errors import InputError
 from pwoa.files import naming, replacing
-from pwoa.models import architecture_name, build, load_state
+from pwoa.models import Normalisation, Normalised, architecture_name, build, load_state, normalised
 from pwoa.recipe import Recipe, load_recipe, to_toml
 
 BEGINNING = {"teacher.json", ".teacher.json.part", ".recipe.toml.part"}
@@ -137,18 +137,23 @@ def load_run(folder: str | Path, model: nn.Module | None = None) -> nn.Module:
         if ":" in about["architecture"]:
             raise InputError(
                 f"{folder} holds a {about['architecture']}: call load_run(folder, model=…) with a fresh one"
+                " (on the command line give --arch MODULE:FUNCTION)"
             )
         model = build(about["architecture"], about["classes"], about["channels"])
+    if "normalisation" in about and not isinstance(model, Normalised):
+        model = normalised(model, Normalisation(**about["normalisation"]))
     load_state(model, load_safetensors((run.path / "model.safetensors").read_bytes()), str(folder))
     return model.eval()
 
 
 def describe_model(model: nn.Module, classes: int, channels: int) -> dict[str, Any]:
     """What model.json says about any model."""
+    inside = {name: value.flatten().tolist() for name, value in model.named_buffers(recurse=False)}
     return {
         "architecture": architecture_name(model),
         "classes": classes,
         "channels": channels,
+        **({"normalisation": inside} if isinstance(model, Normalised) else {}),
         "versions": {
             "pwoa": pwoa.__version__,
             "torch": torch.__version__,

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
+from types import NoneType
 
 import torch
 from torch import nn
@@ -10,14 +12,23 @@ from torch import nn
 from pwoa.data import Data
 from pwoa.errors import InputError
 from pwoa.models.border import LogitModel, as_logits, check_model, evaluating
-from pwoa.models.checkpoint import fingerprint, load_state, read_state
+from pwoa.models.checkpoint import fingerprint, load_state, open_checkpoint, read_state
+from pwoa.models.contents import Checkpoint, read_checkpoint, unpacked
+from pwoa.models.filling import fill, recognised
 from pwoa.models.hidden import hidden_points, recording
+from pwoa.models.inspection import Inspection, inspect_checkpoint
+from pwoa.models.normalise import Normalisation, Normalised, normalisation, normalised
 from pwoa.models.registry import ARCHITECTURES, architecture_name, build, lite_width
 from pwoa.models.search import forward_model, search_model
+from pwoa.models.source import is_factory, load_factory
 
 __all__ = [
     "ARCHITECTURES",
+    "Checkpoint",
+    "Inspection",
     "LogitModel",
+    "Normalisation",
+    "Normalised",
     "architecture_name",
     "as_logits",
     "build",
@@ -26,9 +37,13 @@ __all__ = [
     "fingerprint",
     "forward_model",
     "hidden_points",
+    "inspect_checkpoint",
     "lite_width",
     "load_model",
     "load_state",
+    "normalisation",
+    "normalised",
+    "read_checkpoint",
     "read_state",
     "recording",
     "search_model",
@@ -56,10 +71,16 @@ def load_model(
         raise InputError(f"give a network or the name of an architecture, not {architecture!r}")
     channels = data.train.pixels.shape[1]
     given = normalisation(mean, std, channels)
-    source = str(checkpoint)
-    hint: Callable[[Mapping[str, Tensor]], str] = lambda state: ""  # noqa: E731
+    opened = open_checkpoint(checkpoint)
     if isinstance(architecture, nn.Module):
         network = architecture
-    elif architecture in (None, "auto"):
-        network = recognised(read_checkpoint(checkpoint, kept), data.classes, channels)
-    ...
+    elif architecture is None or architecture == "auto":
+        network = recognised(unpacked(opened, str(checkpoint), kept), data.classes, channels)
+    elif is_factory(architecture):
+        network = load_factory(architecture)
+    else:
+        network = build(architecture, data.classes, channels)
+    model = fill(network, opened, str(checkpoint), given, kept).eval()
+    index = torch.arange(min(2, len(data.test)), device=data.test.pixels.device)
+    check_model(model, data.test.batch(index)[0], data.classes)
+    return model

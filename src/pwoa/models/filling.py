@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 from torch import Tensor, nn
 
@@ -22,12 +22,11 @@ def fill(
     source: str,
     given: Normalisation | None = None,
     kept: float | None = None,
-    hint: Callable[[Mapping[str, Tensor]], str] = lambda state: "",
 ) -> nn.Module:
     """The model with the weights of a file; behind a normalisation if the file holds one, or one is given.
 
     A file with exactly the model's own tensors fills it as it is, whatever they are called. From any other the network
-    is unpacked first. Every tensor must fit; what `hint` says of the network's tensors is added to the error.
+    is unpacked first; every tensor must fit, and the error says what to try.
     """
     tensors = float32(opened.tensors)
     if not misfit(model, tensors):
@@ -36,7 +35,7 @@ def fill(
             raise InputError(f"{source}: the network normalises its images itself; leave out the mean and std")
         return normalised(model, given)
     found = unpacked(opened, source, kept)
-    load_state(model, found.state, source, hint(found.state) if misfit(model, found.state) else "")
+    load_state(model, found.state, source, _likely_fix(model, found.state) if misfit(model, found.state) else "")
     return normalised(model, _agreed(found, given))
 
 
@@ -54,14 +53,15 @@ def recognised(found: Checkpoint, classes: int, channels: int) -> nn.Module:
     return build(guess.architecture, classes, channels)
 
 
-def likely_fix(model: nn.Module, state: Mapping[str, Tensor], architecture: str, classes: int, channels: int) -> str:
-    """Why the tensors of a file may not fit a registered architecture, and what to try."""
-    guess = guess_architecture(state)
-    if guess is None:
+def _likely_fix(model: nn.Module, state: Mapping[str, Tensor]) -> str:
+    """Why the tensors of a file may not fit a network, and what to try."""
+    theirs = guess_architecture(state)
+    if theirs is None:
         return _foreign_prefix(model, state) or likeness(state)
-    wrong = _other_data(guess, classes, channels)
-    other = f"it looks like a {guess.architecture}: try --arch {guess.architecture}"
-    return wrong if wrong and guess.architecture == architecture else other
+    mine = guess_architecture(model.state_dict())
+    if mine is not None and mine.architecture == theirs.architecture:
+        return _other_data(theirs, mine.classes, mine.channels)
+    return f"it looks like a {theirs.architecture}: try --arch {theirs.architecture}"
 
 
 def _other_data(guess: Guess, classes: int, channels: int) -> str:
@@ -88,7 +88,7 @@ def _agreed(found: Checkpoint, given: Normalisation | None) -> Normalisation | N
         raise InputError(f"{found.source} normalises by {own}, not by {given}; leave out the mean and std")
     if own is None and given is None and found.hidden:
         raise InputError(
-            f"{found.source}: the network stood behind another layer ({found.prefix}…), most likely a normalisation, of "
-            "which the file holds nothing; give its --mean and --std (0 and 1 a channel if it did nothing)"
+            f"{found.source}: the network stood behind another layer ({found.prefix}…), most likely a normalisation, "
+            "of which the file holds nothing; give its --mean and --std (0 and 1 a channel if it did nothing)"
         )
     return own or given

@@ -34,6 +34,9 @@ ARCHITECTURES: dict[str, Callable[[int, int, float], nn.Module]] = {
 }
 """Name → function of (classes, input channels, width) that builds the network."""
 
+_GREY = ("lenet", "smallcnn")
+"""Those for MNIST, whose images have one channel."""
+
 _WIDEST = 10
 _STEPS = 10_000
 """Lite widths are multiples of one over this: finer than one filter of the widest layer."""
@@ -63,6 +66,16 @@ def architecture_name(model: nn.Module) -> str:
         if type(model) is maker:
             return name if model.width == 1 else f"{name}@{model.width}"
     return f"{type(model).__module__}:{type(model).__qualname__}"
+
+
+def described() -> list[tuple[str, int, tuple[str, ...]]]:
+    """Each architecture's name, its parameters for 10 classes, and the modules of its hidden activations."""
+    rows = []
+    for name, maker in ARCHITECTURES.items():
+        with torch.device("meta"):
+            model = maker(10, 1 if name in _GREY else 3, 1.0)
+        rows.append((name, sum(value.numel() for value in model.parameters()), tuple(model.hidden_points)))
+    return rows
 
 
 def lite_width(architecture: str, classes: int, channels: int, rate: float) -> float:
