@@ -441,7 +441,12 @@ def _print_scores(scores: Any, title: str) -> None:
 def _plot_curve(scores: Any, path: Path) -> None:
     from pwoa.report.plots import security_curve
 
+    from pwoa.evaluation.record import written
+    from pwoa.report.table import attack_name
+
     points = scores.curve
+    table = {attack_name(name): {written(point.threat): point[name] for point in points} for name in scores.right}
+    _print_table(table, "Accuracy in % by radius")
     curves = {name: [point[name] for point in points] for name in scores.right}
     intervals = {name: [point.interval(name) for point in points] for name in scores.right}
     norm = scores.threat.norm

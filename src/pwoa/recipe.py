@@ -154,7 +154,8 @@ class PretrainRecipe:
 class TrainingRecipe:
     """The engine: a cosine schedule a stage. `average` is the decay of averaged weights (0: off).
 
-    `group` is the number of images over which HSIC and batch normalisation take their statistics: a larger batch
+    `mix` is the mix ratio: the fraction of the examples of each batch that are replaced by adversarial ones; 0 is
+    the paper's point. `group` is the number of images over which HSIC and batch normalisation take their statistics: a larger batch
     has several such groups, whether it is computed at once, in parts, or by several processes. The mode `exact` is
     float32 and the same bits each time; `fast` is bfloat16, compiled, and on a GPU replayed as CUDA graphs.
     """
@@ -162,6 +163,7 @@ class TrainingRecipe:
     optimizer: str = _choice("sgd", "sgd", "adam")
     batch: int = _number(128, low=2)
     group: int = _number(128, low=2)
+    mix: float = _number(0.0, low=0, high=1)
     momentum: float = _number(0.9, low=0, high=0.9999)
     weight_decay: float = _number(1e-4, low=0)
     average: float = _number(0.0, low=0, high=0.999999)

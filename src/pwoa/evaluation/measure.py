@@ -17,7 +17,7 @@ from pwoa import __version__
 from pwoa.data import Data, Images, load_data
 from pwoa.devices import choose_device, device_name, exact_float32
 from pwoa.errors import InputError, first_line
-from pwoa.evaluation.checks import check_attacks, check_behaviour, check_curve, check_modes
+from pwoa.evaluation.checks import Finding, check_attacks, check_behaviour, check_curve, check_modes
 from pwoa.evaluation.folder import Folder, at_radius
 from pwoa.evaluation.record import result_of
 from pwoa.evaluation.robustness import (
@@ -214,7 +214,7 @@ class _Subject:
         curve = tuple(sorted(found, key=lambda scores: scores.threat.radius)) if threats else ()
         return dataclasses.replace(found[0], curve=curve)
 
-    def findings(self, scores: Scores, seed: int) -> list[Any]:
+    def findings(self, scores: Scores, seed: int) -> list[Finding]:
         """Signs that the scores may be too high."""
         logits = as_logits(self.model, self.data.classes)
         differentiable = getattr(self.model, "differentiable", True)
@@ -240,8 +240,7 @@ class _Subject:
 
 def identity(model: nn.Module) -> str:
     """A SHA-256 of the model's weights, or of its file."""
-    own: Callable[[], str] | str | None = getattr(model, "fingerprint", None)
-    return own if isinstance(own, str) else fingerprint(model)
+    return model.fingerprint if isinstance(model, OnnxModel) else fingerprint(model)
 
 
 def _layers(*networks: nn.Module | None) -> str:

@@ -9,9 +9,12 @@ from torch import nn
 
 from pwoa.errors import InputError, did_you_mean
 from pwoa.methods.adversarial import RobustTraining
+from pwoa.methods.advprune import AdvPrune
 from pwoa.methods.fast_at import FastAt
 from pwoa.methods.hbar import Hbar
+from pwoa.methods.hydra import Hydra
 from pwoa.methods.lbgat import Lbgat
+from pwoa.methods.magnitude import Magnitude
 from pwoa.methods.mart import Mart
 from pwoa.methods.pgd_at import PgdAt
 from pwoa.methods.pwoa import Pwoa
@@ -30,7 +33,12 @@ class Method(Protocol):
     def stages(self) -> Sequence[Stage]: ...
 
 
-METHODS: dict[str, Callable[[nn.Module, nn.Module, Material, Recipe], Method]] = {"pwoa": Pwoa}
+METHODS: dict[str, Callable[[nn.Module, nn.Module, Material, Recipe], Method]] = {
+    "pwoa": Pwoa,
+    "advprune": AdvPrune,
+    "hydra": Hydra,
+    "magnitude": Magnitude,
+}
 """Name → function of (student, teacher, material, recipe)."""
 
 

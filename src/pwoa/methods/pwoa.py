@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from pwoa.errors import InputError
+from pwoa.methods.mixing import Mixer
 from pwoa.models import LogitModel, as_logits, forward_model, hidden_points, recording
 from pwoa.objectives import GROUP, bottleneck, classification, distillation
 from pwoa.recipe import ObjectiveRecipe, Recipe, SearchRecipe
@@ -28,16 +29,16 @@ CHUNK = 1000
 class Pwoa:
     """The stages that prune `student`, a copy of `teacher`."""
 
-    example_free = True
-
     def __init__(self, student: nn.Module, teacher: nn.Module, material: Material, recipe: Recipe) -> None:
+        self.example_free = not recipe.training.mix
         weights = prunable(student)
         kept = ALLOCATIONS[recipe.sparsity.allocation](sizes(weights), recipe.sparsity.rate)
         pattern = recipe.sparsity.pattern
         search = recipe.search
         group = recipe.training.group
-        said = teacher_logits(teacher, material, fast=recipe.training.mode == "fast")
-        objective = Objective(student, said, material, recipe.objective, group)
+        mixer = Mixer(student, material, recipe)
+        said = teacher_logits(teacher, material, fast=recipe.training.mode == "fast", moving=not self.example_free)
+        objective = Objective(student, said, material, recipe.objective, group, mixer)
         admm = Admm(weights, kept, pattern, search.rho, search.rho_growth, search.rho_limit)
         self.stages: list[Stage] = [
             Search(objective, admm, search),
@@ -142,7 +143,9 @@ class Objective:
         material: Material,
         recipe: ObjectiveRecipe,
         group: int = GROUP,
+        mixer: Callable[[Batch], Batch] = lambda batch: batch,
     ) -> None:
+        self._mixer = mixer
         self._group = group
         self.weights = Weights(recipe.distillation, recipe.hsic_x, recipe.hsic_y, recipe.classification)
         if not any(asdict(self.weights).values()):
@@ -175,6 +178,7 @@ class Objective:
 
     def __call__(self, batch: Batch) -> Loss:
         weights = self.weights
+        batch = self._mixer(batch)
         logits = self._logits(batch.x)
         parts: dict[str, Tensor] = {}
         total = logits.new_zeros((), dtype=torch.float32)
@@ -204,11 +208,13 @@ class Objective:
         )
 
 
-def teacher_logits(teacher: nn.Module, material: Material, fast: bool = False) -> Callable[[Batch], Tensor]:
-    """What the teacher says of a batch, without a graph; looked up where images are never augmented."""
+def teacher_logits(
+    teacher: nn.Module, material: Material, fast: bool = False, moving: bool = False
+) -> Callable[[Batch], Tensor]:
+    """What the teacher says of a batch, without a graph; looked up where images are never augmented or `moving`."""
     device = material.images.pixels.device
     logits = as_logits(teacher, material.classes)
-    if material.augment == "none":
+    if material.augment == "none" and not moving:
         return _table(logits, material)
     if fast:
         logits = forward_model(teacher, material.images.batch(material.validation[:CHUNK])[0], material.classes)

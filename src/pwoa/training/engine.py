@@ -255,7 +255,9 @@ class Engine:
 
     def _optimizer(self, stage: Stage) -> torch.optim.Optimizer:
         recipe = self.recipe
-        parameters = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
+        own = stage.parameters()
+        parameters = list(self.model.parameters() if own is None else own)
+        parameters = [parameter for parameter in parameters if parameter.requires_grad]
         shared: dict[str, Any] = {
             "lr": torch.tensor(stage.learning_rate, device=self.device) if self._recorder else stage.learning_rate,
             "weight_decay": recipe.weight_decay,

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
-from torch import Tensor
+from torch import Tensor, nn
 
 
 @dataclass(frozen=True)
@@ -37,6 +37,10 @@ class Stage(ABC):
     learning_rate: float
     criterion: str = "loss"
     """What an epoch of the last stage is selected by: the loss, or a part of it, on the validation split."""
+
+    def parameters(self) -> Iterable[nn.Parameter] | None:
+        """What the optimizer changes, if it is not the weights of the model that require gradients."""
+        return None
 
     def running(self) -> AbstractContextManager[object]:
         """Entered while the stage is trained, from its start or from where it is resumed."""

@@ -1,0 +1,140 @@
+"""HYDRA (Sehwag et al. 2020, "HYDRA: pruning adversarially robust neural networks").
+
+Stage one learns which weights to keep: each has a score, the largest of a layer stay, and the gradient of the mask is
+taken for that of the score (straight through). Weights do not change. Stage two trains the weights that are kept.
+With training.mix = 1, the published setting, the loss is that of TRADES; else the cross-entropy of mixed batches.
+Published: 20 epochs at 0.1 for the scores (`search`), 100 at 0.01 for the weights (`finetune`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from pwoa.methods.mixing import Mixer
+from pwoa.methods.trades import Trades
+from pwoa.models import as_logits
+from pwoa.recipe import Recipe
+from pwoa.sparsity import ALLOCATIONS, Masks, prunable, sizes
+from pwoa.sparsity.patterns import PATTERNS
+from pwoa.training import Batch, Loss, Material, Stage
+
+
+class Hydra:
+    """Scores, then weights."""
+
+    def __init__(self, student: nn.Module, teacher: nn.Module, material: Material, recipe: Recipe) -> None:
+        self.example_free = not recipe.training.mix
+        weights = prunable(student)
+        kept = ALLOCATIONS[recipe.sparsity.allocation](sizes(weights), recipe.sparsity.rate)
+        loss = mixed_loss(student, material, recipe)
+        scoring = Scoring(student, loss, kept, recipe)
+        masks = Masks(weights, kept, recipe.sparsity.pattern)
+        self.stages: list[Stage] = [scoring, Tuning(loss, scoring, masks, recipe)]
+
+
+class Scoring(Stage):
+    """Learns scores s while the model computes with w ∘ M(s), M(s) the mask of the largest |s|."""
+
+    name = "scores"
+
+    def __init__(
+        self, student: nn.Module, loss: Callable[[Batch], Loss], kept: Mapping[str, int], recipe: Recipe
+    ) -> None:
+        self.epochs, self.learning_rate = recipe.search.epochs, recipe.search.learning_rate
+        self._student, self._loss = student, loss
+        self._kept, self._pattern = dict(kept), recipe.sparsity.pattern
+        self._weights = prunable(student)
+        self._dense = {name: weight.detach().clone() for name, weight in self._weights.items()}
+        self._scores = {name: nn.Parameter(first_scores(weight)) for name, weight in self._dense.items()}
+
+    def parameters(self) -> Iterable[nn.Parameter]:
+        return self._scores.values()
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        self.apply()
+        yield
+
+    def loss(self, batch: Batch) -> Loss:
+        return self._loss(batch)
+
+    @torch.no_grad()
+    def after_backward(self) -> None:
+        for name, weight in self._weights.items():
+            assert weight.grad is not None
+            self._scores[name].grad = weight.grad * self._dense[name] * self._scores[name].sign()
+        self._student.zero_grad(set_to_none=True)
+
+    def after_step(self) -> None:
+        self.apply()
+
+    @torch.no_grad()
+    def apply(self) -> dict[str, Tensor]:
+        """Give the model the weights that the scores keep; their masks."""
+        masks = {name: PATTERNS[self._pattern](score, self._kept[name]) for name, score in self._scores.items()}
+        for name, weight in self._weights.items():
+            weight.copy_(self._dense[name] * masks[name])
+        return masks
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"scores": {name: score.detach() for name, score in self._scores.items()}, "dense": self._dense}
+
+    @torch.no_grad()
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        for name, score in self._scores.items():
+            score.copy_(state["scores"][name])
+            self._dense[name].copy_(state["dense"][name])
+
+
+class Tuning(Stage):
+    """Trains the weights that the scores kept."""
+
+    name = "finetune"
+
+    def __init__(self, loss: Callable[[Batch], Loss], scoring: Scoring, masks: Masks, recipe: Recipe) -> None:
+        self.epochs, self.learning_rate = recipe.finetune.epochs, recipe.finetune.learning_rate
+        self._loss, self._scoring, self._masks = loss, scoring, masks
+
+    def begin(self) -> None:
+        for name, mask in self._scoring.apply().items():
+            self._masks.masks[name].copy_(mask)
+
+    def loss(self, batch: Batch) -> Loss:
+        return self._loss(batch)
+
+    def after_backward(self) -> None:
+        self._masks.mask_gradients()
+
+    def state_dict(self) -> dict[str, Any]:
+        return self._masks.state_dict()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self._masks.load_state_dict(state)
+
+
+def first_scores(weight: Tensor) -> Tensor:
+    """√(6 / fan-in) · w / max |w|: at first the largest weights stay."""
+    return math.sqrt(6 / weight[0].numel()) * weight / weight.abs().max()
+
+
+def mixed_loss(student: nn.Module, material: Material, recipe: Recipe) -> Callable[[Batch], Loss]:
+    """TRADES where every example is adversarial, else the cross-entropy of a mixed batch."""
+    if recipe.training.mix == 1:
+        trades = Trades(student, material, recipe)
+        return lambda batch: trades.robust_loss(batch, recipe.threat)
+    logits, mixer = as_logits(student, material.classes), Mixer(student, material, recipe)
+
+    def loss(batch: Batch) -> Loss:
+        mixed = mixer(batch)
+        said = logits(mixed.x)
+        value = F.cross_entropy(said.float(), mixed.y)
+        return Loss(value, {"classification": value}, said)
+
+    return loss

@@ -1,0 +1,35 @@
+"""The mix ratio: a fraction of the examples of each batch is replaced by adversarial ones."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+from pwoa.attacks import pgd
+from pwoa.models import as_logits, evaluating
+from pwoa.recipe import Recipe
+from pwoa.training import Batch, Material
+
+STEPS = 10
+
+
+class Mixer:
+    """Replaces training.mix of the examples of a batch, chosen at random, by PGD-10 examples of the model as it is.
+
+    With a ratio of 0 it does nothing. The images chosen and the attack's start come from torch's own generator, which
+    the engine seeds anew for each epoch.
+    """
+
+    def __init__(self, model: nn.Module, material: Material, recipe: Recipe) -> None:
+        self._model, self._logits = model, as_logits(model, material.classes)
+        self._threat, self._ratio = recipe.threat, recipe.training.mix
+
+    def __call__(self, batch: Batch) -> Batch:
+        count = round(self._ratio * len(batch.y))
+        if not count:
+            return batch
+        chosen = torch.randperm(len(batch.y), device=batch.y.device)[:count]
+        x = batch.x.clone()
+        with evaluating(self._model):
+            x[chosen] = pgd(self._logits, batch.x[chosen], batch.y[chosen], self._threat, STEPS)
+        return Batch(x, batch.y, batch.index)

@@ -1,0 +1,183 @@
+"""The competing ways to prune, and the mix ratio."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import pwoa
+from pwoa.attacks.ball import distance
+from pwoa.data import Data
+from pwoa.guard import ExampleFreeViolation, example_free
+from pwoa.methods import METHODS, find_method
+from pwoa.methods.hydra import Hydra, Scoring, first_scores
+from pwoa.methods.mixing import Mixer
+from pwoa.progress import Progress
+from pwoa.recipe import Recipe
+from pwoa.sparsity import prunable
+from pwoa.training import Batch, Material
+
+Make = Callable[..., Recipe]
+CPU = torch.device("cpu")
+
+
+def batch_of(data: Data, recipe: Recipe, n: int = 20) -> tuple[Material, Batch]:
+    material = Material.of(data, recipe, CPU)
+    index = material.train[:n]
+    return material, Batch(*material.images.batch(index), index)
+
+
+class TestMixing:
+    @pytest.mark.parametrize(("ratio", "count"), [(0.0, 0), (0.2, 4), (0.5, 10), (1.0, 20)])
+    def test_that_fraction_of_the_examples_is_attacked(
+        self, tiny_teacher: nn.Module, tiny_data: Data, quick: Make, ratio: float, count: int
+    ) -> None:
+        recipe = quick(training__mix=ratio)
+        material, batch = batch_of(tiny_data, recipe)
+        tiny_teacher.train()
+        mixed = Mixer(tiny_teacher, material, recipe)(batch)
+        apart = distance(mixed.x, batch.x, "linf")
+        assert int((apart > 0).sum()) == count
+        assert float(apart.max()) <= recipe.threat.radius + 1e-6
+        assert torch.equal(mixed.y, batch.y)
+        assert all(module.training for module in tiny_teacher.modules())
+
+    def test_it_is_seeded(self, tiny_teacher: nn.Module, tiny_data: Data, quick: Make) -> None:
+        recipe = quick(training__mix=0.5)
+        material, batch = batch_of(tiny_data, recipe)
+        mixer, found = Mixer(tiny_teacher, material, recipe), []
+        for seed in (1, 1, 2):
+            torch.manual_seed(seed)
+            found.append(mixer(batch).x)
+        assert torch.equal(found[0], found[1])
+        assert not torch.equal(found[0], found[2])
+
+    def test_it_raises_in_an_example_free_run(self, tiny_teacher: nn.Module, tiny_data: Data, quick: Make) -> None:
+        recipe = quick(training__mix=0.5)
+        material, batch = batch_of(tiny_data, recipe)
+        with example_free(tiny_teacher), pytest.raises(ExampleFreeViolation):
+            Mixer(tiny_teacher, material, recipe)(batch)
+
+    def test_the_teacher_sees_what_the_student_sees(
+        self, tiny_teacher: nn.Module, tiny_data: Data, quick: Make
+    ) -> None:
+        """A student that is the teacher has no distillation loss, on whatever images."""
+        recipe = quick(training__mix=1.0, objective__hsic_x=0.0, objective__hsic_y=0.0)
+        material, batch = batch_of(tiny_data, recipe)
+        method = find_method("pwoa")(tiny_teacher, tiny_teacher, material, recipe)
+        tiny_teacher.eval()
+        with method.stages[0].running():
+            loss = method.stages[0].loss(batch)
+        assert float(loss.parts["distillation"].detach()) == pytest.approx(0, abs=1e-4)
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("mix", [0.0, 0.5, 1.0])
+def test_every_method_prunes_to_the_exact_budget(
+    tmp_path: Path, tiny_teacher: nn.Module, tiny_data: Data, quick: Make, method: str, mix: float
+) -> None:
+    recipe = quick(method=method, training__mix=mix, search__epochs=2, finetune__epochs=2)
+    result = pwoa.prune(tiny_teacher, tiny_data, rate=4, recipe=recipe, folder=tmp_path / "run")
+    assert result.summary["rate"] == pytest.approx(4.0, rel=0.01)
+    assert result.summary["example_free"] == (mix == 0)
+    assert result.summary["method"] == method
+    for name, weight in prunable(result.model).items():
+        assert abs(weight.numel() / 4 - int(weight.count_nonzero())) < 1, name
+
+
+@pytest.mark.parametrize("epoch", [1, 3, 4])
+def test_hydra_killed_in_either_stage_resumes_to_the_same_bits(
+    tmp_path: Path, tiny_teacher: nn.Module, tiny_data: Data, quick: Make, epoch: int
+) -> None:
+    class Killed(Exception):
+        pass
+
+    class Kill(Progress):
+        seen = 0
+
+        def epoch(self, line: Mapping[str, Any], epochs: int) -> None:
+            self.seen += 1
+            if self.seen == epoch:
+                raise Killed
+
+    recipe = quick(method="hydra", training__mix=0.5)
+    whole = pwoa.prune(tiny_teacher, tiny_data, rate=4, recipe=recipe, folder=tmp_path / "whole")
+    with pytest.raises(Killed):
+        pwoa.prune(tiny_teacher, tiny_data, rate=4, recipe=recipe, folder=tmp_path / "cut", progress=Kill())
+    pwoa.prune(tiny_teacher, tiny_data, rate=4, recipe=recipe, folder=tmp_path / "cut")
+    assert (tmp_path / "cut" / "model.safetensors").read_bytes() == (whole.folder / "model.safetensors").read_bytes()
+
+
+class TestHydra:
+    def scoring(self, model: nn.Module, data: Data, recipe: Recipe) -> tuple[Scoring, Batch]:
+        material, batch = batch_of(data, recipe)
+        scoring = Hydra(model, model, material, recipe).stages[0]
+        assert isinstance(scoring, Scoring)
+        return scoring, batch
+
+    def test_scores_start_with_the_largest_weights(self) -> None:
+        weight = torch.tensor([[3.0, -6.0], [0.0, 1.5]])
+        assert torch.allclose(first_scores(weight), math.sqrt(3) * torch.tensor([[0.5, -1.0], [0.0, 0.25]]))
+
+    def test_the_gradient_goes_straight_through_the_mask(
+        self, tiny_teacher: nn.Module, tiny_data: Data, quick: Make
+    ) -> None:
+        dense = {name: weight.detach().clone() for name, weight in prunable(tiny_teacher).items()}
+        scoring, batch = self.scoring(tiny_teacher, tiny_data, quick(sparsity__rate=2.0))
+        with scoring.running():
+            weights = prunable(tiny_teacher)
+            assert all(0 < int(weight.count_nonzero()) < weight.numel() for weight in weights.values())
+            scoring.loss(batch).total.backward()
+            gradients: dict[str, Tensor] = {name: w.grad.clone() for name, w in weights.items() if w.grad is not None}
+            scoring.after_backward()
+        for name, score in scoring._scores.items():
+            assert score.grad is not None
+            assert torch.allclose(score.grad, gradients[name] * dense[name] * score.detach().sign())
+        assert all(parameter.grad is None for parameter in tiny_teacher.parameters())
+
+    def test_only_scores_change_in_the_first_stage(
+        self, tmp_path: Path, tiny_teacher: nn.Module, tiny_data: Data, quick: Make
+    ) -> None:
+        """What is kept in the end, if the second stage does nothing, has the teacher's weights."""
+        recipe = quick(method="hydra", search__learning_rate=0.5, finetune__learning_rate=0.0, finetune__epochs=1)
+        recipe = recipe.with_settings({"training.average": 0.0})
+        result = pwoa.prune(tiny_teacher, tiny_data, rate=3, recipe=recipe, folder=tmp_path / "run")
+        before, by_size = prunable(tiny_teacher), 0
+        for name, weight in prunable(result.model).items():
+            kept = weight != 0
+            assert torch.equal(weight[kept], before[name][kept])
+            smallest = before[name][kept].abs().min()
+            by_size += int((before[name][~kept].abs() <= smallest).all())
+        assert by_size < len(before)  # the scores have learned something else than the sizes
+        assert torch.equal(dict(result.model.named_parameters())["out.bias"], tiny_teacher.get_parameter("out.bias"))
+
+
+def test_magnitude_keeps_the_largest_of_the_teacher(
+    tmp_path: Path, tiny_teacher: nn.Module, tiny_data: Data, quick: Make
+) -> None:
+    recipe = quick(method="magnitude", finetune__epochs=1)
+    result = pwoa.prune(tiny_teacher, tiny_data, rate=4, recipe=recipe, folder=tmp_path / "run")
+    assert [line["stage"] for line in result.metrics] == ["finetune"]
+    before = {name: weight.detach() for name, weight in prunable(tiny_teacher).items()}
+    for name, weight in prunable(result.model).items():
+        kept = weight != 0
+        assert float(before[name][~kept].abs().max()) <= float(before[name][kept].abs().min())
+
+
+def test_advprune_without_adversarial_examples_is_naive_pruning(
+    tmp_path: Path, tiny_teacher: nn.Module, tiny_data: Data, quick: Make
+) -> None:
+    naive = quick(
+        objective__distillation=0.0, objective__hsic_x=0.0, objective__hsic_y=0.0, objective__classification=1.0
+    )
+    found = [
+        pwoa.prune(tiny_teacher, tiny_data, rate=4, recipe=recipe, folder=tmp_path / str(number)).folder
+        for number, recipe in enumerate([naive, quick(method="advprune")])
+    ]
+    assert (found[0] / "model.safetensors").read_bytes() == (found[1] / "model.safetensors").read_bytes()
