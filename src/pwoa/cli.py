@@ -306,6 +306,32 @@ def compare(
 
 @app.command()
 @friendly
+def sweep(
+    grid: Annotated[Path, typer.Argument(help="A TOML file: recipe, and the tables set and grid.")],
+    out: Annotated[Path, typer.Option("--out", help="The folder of the sweep's runs; the same again goes on.")],
+    jobs: Annotated[int, typer.Option(help="Runs at a time; 0 is one a GPU, or one.")] = 0,
+) -> None:
+    """Prune many times: every combination of the settings in a grid.
+
+    Example: [bold]pwoa sweep grid.toml --out runs/sweep[/bold]
+
+    where grid.toml has, in three lines: recipe = "mnist", grid.method = \\["pwoa", "advprune"],
+    grid.training.seed = \\[0, 1, 2].
+    """
+    from pwoa import sweep as library
+    from pwoa.progress import ConsoleProgress
+    from pwoa.report.table import text_table
+
+    rows = library.sweep(grid, out, jobs=jobs, progress=ConsoleProgress())
+    if not rows:
+        raise InputError(f"no run of {grid} ended; see the .log files in {out}")
+    print()
+    _console().print(text_table(library.spread(rows), "Accuracy in %, mean ± standard deviation over seeds"))
+    print(f"rows: {out / library.ROWS}")
+
+
+@app.command()
+@friendly
 def demo(
     out: Annotated[Path, typer.Option("--out", help="The folder of the demo's runs.")] = Path("runs/demo"),
 ) -> None:
@@ -439,9 +465,8 @@ def _print_scores(scores: Any, title: str) -> None:
 
 
 def _plot_curve(scores: Any, path: Path) -> None:
-    from pwoa.report.plots import security_curve
-
     from pwoa.evaluation.record import written
+    from pwoa.report.plots import security_curve
     from pwoa.report.table import attack_name
 
     points = scores.curve

@@ -80,7 +80,7 @@ def load_model(
         network = load_factory(architecture)
     else:
         network = build(architecture, data.classes, channels)
-    model = fill(network, opened, str(checkpoint), given, kept).eval()
+    model = fill(network, opened, str(checkpoint), given, kept, channels).eval()
     index = torch.arange(min(2, len(data.test)), device=data.test.pixels.device)
     check_model(model, data.test.batch(index)[0], data.classes)
     return model

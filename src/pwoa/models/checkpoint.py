@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import pickle
+import re
 from collections.abc import Mapping
 from importlib import resources
 from pathlib import Path
@@ -142,10 +143,12 @@ def _read_torch(path: Path) -> Any:
         return torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
         if "Unsupported" in str(error) or "GLOBAL" in str(error) or "weights_only" in str(error).lower():
+            kind = re.search(r"GLOBAL ([\w.]+)", str(error))
             raise InputError(
-                f"{path} is refused: it is not a plain file of tensors (a pickle with code in it, or no checkpoint "
-                "at all); convert it where you trust it: torch.save(model.state_dict(), …)"
-                + (", with the model as Madry's robustness loads it" if _mentions(path, b"dill") else "")
+                f"{path} is refused: it is not a plain file of tensors (a pickle with code in it"
+                f"{f', {kind[1]}' if kind else ''}, or no checkpoint at all); convert it where you trust it: "
+                "torch.save(model.state_dict(), …)"
+                + (", with the model as Madry's robustness loads it" if _mentions(path, b"dill._dill") else "")
             ) from None
         raise InputError(f"{path} is not a checkpoint: {error}") from None
     except Exception as error:  # torch raises anything on a damaged file

@@ -22,11 +22,12 @@ def fill(
     source: str,
     given: Normalisation | None = None,
     kept: float | None = None,
+    channels: int | None = None,
 ) -> nn.Module:
     """The model with the weights of a file; behind a normalisation if the file holds one, or one is given.
 
     A file with exactly the model's own tensors fills it as it is, whatever they are called. From any other the network
-    is unpacked first; every tensor must fit, and the error says what to try.
+    is unpacked first; every tensor must fit, and the error says what to try. channels: those of the images, if known.
     """
     tensors = float32(opened.tensors)
     if not misfit(model, tensors):
@@ -36,7 +37,8 @@ def fill(
         return normalised(model, given)
     found = unpacked(opened, source, kept)
     load_state(model, found.state, source, _likely_fix(model, found.state) if misfit(model, found.state) else "")
-    return normalised(model, _agreed(found, given))
+    agreed = _agreed(found, given)
+    return normalised(model, agreed.for_channels(channels) if agreed and channels else agreed)
 
 
 def recognised(found: Checkpoint, classes: int, channels: int) -> nn.Module:

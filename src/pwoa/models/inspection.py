@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from bisect import bisect_left, bisect_right
+from bisect import bisect_left
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -16,9 +16,9 @@ from torch import Tensor
 from pwoa.models.checkpoint import COUNTER
 from pwoa.models.contents import Checkpoint, read_checkpoint
 from pwoa.models.normalise import Normalisation
-from pwoa.models.registry import ARCHITECTURES, build, roundest
+from pwoa.models.registry import ARCHITECTURES, build
 
-_STEPS = 10_000
+_SCALES = (1, 10, 100, 1_000, 10_000)
 _WIDEST = 10
 _SPARSE = 0.05
 _LIKE = 0.5
@@ -86,8 +86,7 @@ def guess_architecture(state: Mapping[str, Tensor]) -> Guess | None:
     """
     shapes = {key: tuple(value.shape) for key, value in state.items() if not key.endswith(COUNTER)}
     alike = [name for name in ARCHITECTURES if set(_shapes(name, 10, 3)) == set(shapes)]
-    guesses = [guess for name in alike if (guess := _guess(name, shapes))]
-    return min(guesses, key=lambda guess: "@" in guess.architecture, default=None)
+    return next((guess for lite in (False, True) for name in alike if (guess := _guess(name, shapes, lite))), None)
 
 
 def likeness(state: Mapping[str, Tensor]) -> str:
@@ -107,8 +106,8 @@ def likeness(state: Mapping[str, Tensor]) -> str:
     return f"it has the names of {nearest}, but not its shapes"
 
 
-def _guess(name: str, shapes: Shapes) -> Guess | None:
-    """The architecture with the classes, channels and width that give these shapes.
+def _guess(name: str, shapes: Shapes, lite: bool) -> Guess | None:
+    """The architecture, as it is or lite, with the classes and channels that give these shapes.
 
     The first tensor of every registered one is the convolution of the images, the last the biases of the classes.
     """
@@ -117,29 +116,26 @@ def _guess(name: str, shapes: Shapes) -> Guess | None:
     if len(first) != 4 or len(last) != 1:
         return None
     classes, channels = last[0], first[1]
-    if dict(shapes) == _shapes(name, classes, channels):
-        return Guess(name, classes, channels)
-    width = _width(name, classes, channels, shapes)
-    full = f"{name}@{width}"
-    if width and dict(shapes) == _shapes(full, classes, channels):
-        return Guess(full, classes, channels)
-    return None
+    full = f"{name}@{_width(name, classes, channels, shapes)}" if lite else name
+    return Guess(full, classes, channels) if dict(shapes) == _shapes(full, classes, channels) else None
 
 
 def _width(name: str, classes: int, channels: int, shapes: Shapes) -> float:
-    """The roundest width of a network with as many numbers as the shapes have, or 0 if there is none."""
+    """The width with fewest decimals of a network with as many numbers as the shapes have; else 1."""
     keys = list(_shapes(name, 10, 3))
     filters, full = shapes[keys[0]][0], _shapes(name, 10, 3)[keys[0]][0]
-    low = max(1, math.ceil((filters - 0.5) / full * _STEPS)) if filters > 1 else 1
-    steps = range(low, min(math.ceil((filters + 0.5) / full * _STEPS), _WIDEST * _STEPS))
+    low, high = (filters - 0.5 if filters > 1 else 0) / full, min((filters + 0.5) / full, _WIDEST)
     target = _count(shapes)
 
-    @cache
-    def size(step: int) -> int:
-        return _count(_shapes(f"{name}@{step / _STEPS}", classes, channels))
+    def size(width: float) -> int:
+        return _count(_shapes(f"{name}@{width}", classes, channels))
 
-    same = steps[bisect_left(steps, target, key=size) : bisect_right(steps, target, key=size)]
-    return roundest(same) / _STEPS if same else 0.0
+    for scale in _SCALES:
+        widths = [step / scale for step in range(max(1, math.ceil(low * scale)), math.ceil(high * scale))]
+        found = bisect_left(widths, target, key=size)
+        if found < len(widths) and size(widths[found]) == target:
+            return widths[found]
+    return 1.0
 
 
 @cache

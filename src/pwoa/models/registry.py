@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import cache
+from typing import cast
 
 import torch
 from torch import nn
@@ -74,7 +75,9 @@ def described() -> list[tuple[str, int, tuple[str, ...]]]:
     for name, maker in ARCHITECTURES.items():
         with torch.device("meta"):
             model = maker(10, 1 if name in _GREY else 3, 1.0)
-        rows.append((name, sum(value.numel() for value in model.parameters()), tuple(model.hidden_points)))
+        rows.append(
+            (name, sum(value.numel() for value in model.parameters()), cast(tuple[str, ...], model.hidden_points))
+        )
     return rows
 
 
@@ -97,12 +100,12 @@ def lite_width(architecture: str, classes: int, channels: int, rate: float) -> f
     above = bisect_left(steps, target, key=size)
     nearest = min(map(size, steps[max(above - 1, 0) : above + 1]), key=lambda found: abs(found - target))
     same = steps[bisect_left(steps, nearest, key=size) : bisect_right(steps, nearest, key=size)]
-    return roundest(same) / _STEPS
+    return max(same, key=_zeros) / _STEPS
 
 
-def roundest(steps: Iterable[int]) -> int:
-    """The number that ends in most zeros."""
-    return max(steps, key=lambda step: len(str(step)) - len(str(step).rstrip("0")))
+def _zeros(step: int) -> int:
+    """How many zeros a number ends in."""
+    return len(str(step)) - len(str(step).rstrip("0"))
 
 
 def _parse(architecture: str) -> tuple[str, float | None]:

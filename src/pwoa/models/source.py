@@ -28,9 +28,7 @@ def is_factory(text: str) -> bool:
     return bool(source) and not drive and name.isidentifier()
 
 
-def load_factory(
-    text: str, checkpoint: Path | None = None, normalisation: Normalisation | None = None
-) -> nn.Module:
+def load_factory(text: str, checkpoint: Path | None = None, normalisation: Normalisation | None = None) -> nn.Module:
     """The network a factory returns when called without arguments, in eval mode.
 
     `text` is `package.module:function`, found from the current directory too, or `folder/file.py:function`, which

@@ -72,6 +72,15 @@ def accuracy_table(rows: Mapping[str, Mapping[str, float]], title: str = "") -> 
     return table
 
 
+def text_table(rows: Mapping[str, Mapping[str, str]], title: str = "") -> Table:
+    """One row a name, one column an attack, with cells as they are; columns without any are left out."""
+    columns = [name for name in next(iter(rows.values())) if any(row[name] for row in rows.values())]
+    table = _table(title, [attack_name(column) for column in columns])
+    for name, cells in rows.items():
+        table.add_row(name, *(cells[column] for column in columns))
+    return table
+
+
 def evaluation_table(rows: Sequence[Row], title: str = "") -> Table:
     """One row an attack: accuracy, its 95 % interval (Wilson's), and the time it took."""
     table = _table(title, ("accuracy %", "95 % interval", "seconds"), first="attack")
