@@ -155,9 +155,10 @@ class TrainingRecipe:
     """The engine: a cosine schedule a stage. `average` is the decay of averaged weights (0: off).
 
     `mix` is the mix ratio: the fraction of the examples of each batch that are replaced by adversarial ones; 0 is
-    the paper's point. `group` is the number of images over which HSIC and batch normalisation take their statistics: a larger batch
-    has several such groups, whether it is computed at once, in parts, or by several processes. The mode `exact` is
-    float32 and the same bits each time; `fast` is bfloat16, compiled, and on a GPU replayed as CUDA graphs.
+    the paper's point. `group` is the number of images over which HSIC and batch normalisation take their
+    statistics: a larger batch has several such groups, whether it is computed at once, in parts, or by several
+    processes. The mode `exact` is float32 and the same bits each time; `fast` is bfloat16, compiled, and on a GPU
+    replayed as CUDA graphs.
     """
 
     optimizer: str = _choice("sgd", "sgd", "adam")
