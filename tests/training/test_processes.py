@@ -129,6 +129,11 @@ def test_a_batch_is_shared_without_rest() -> None:
     assert [list(range(64))[part] for part in found] == [list(range(16 * i, 16 * i + 16)) for i in range(4)]
 
 
+def test_a_batch_of_a_broken_group_is_refused() -> None:
+    with pytest.raises(InputError, match=r"a batch of 200 cannot be cut in groups of 128: set training\.batch to a mult"):
+        Processes().check_batch(200, 128)
+
+
 @pytest.mark.parametrize(("batch", "group"), [(128, 128), (96, 32), (130, 13), (64, 128)])
 def test_groups_are_not_spread_over_processes(batch: int, group: int) -> None:
     Processes(0, 1).check_batch(batch, group)

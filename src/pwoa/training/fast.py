@@ -13,15 +13,19 @@ BACKEND = "inductor"
 
 @contextmanager
 def compiled(model: nn.Module) -> Iterator[None]:
-    """While inside, the model's forward and backward passes are compiled, a program for each shape of batch.
+    """While inside, the forward and backward passes of a model, or of several in a ModuleDict, are compiled.
 
-    Hooks on its parts must be there before the first pass: they become a part of the program.
+    Each shape of batch has a program of its own. Hooks on parts of the model must be there before the first pass:
+    they become a part of the program.
     """
-    model.forward = torch.compile(model.forward, backend=BACKEND, dynamic=False)
+    networks = list(model.values()) if isinstance(model, nn.ModuleDict) else [model]
+    for network in networks:
+        network.forward = torch.compile(network.forward, backend=BACKEND, dynamic=False)
     try:
         yield
     finally:
-        del model.forward
+        for network in networks:
+            del network.forward
 
 
 class Recorder:

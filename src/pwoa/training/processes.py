@@ -45,8 +45,9 @@ class Processes:
         """Groups of images, over which statistics are taken, must not be spread over processes."""
         own = batch // self.count
         if batch % self.count or own % min(group, batch):
+            sharing = f"shared by {self.count} processes" if self.count > 1 else "cut"
             raise InputError(
-                f"a batch of {batch} cannot be shared by {self.count} processes in groups of {group}: "
+                f"a batch of {batch} cannot be {sharing} in groups of {group}: "
                 f"set training.batch to a multiple of {self.count * group}, or training.group lower"
             )
 
