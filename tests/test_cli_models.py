@@ -101,7 +101,10 @@ def test_inspect_warns_and_refuses(tmp_path: Path) -> None:
     [
         (["--mean", "0.5,x"], "'0.5,x' is not a list of numbers; write for example 0.49,0.48,0.45"),
         (["--mean", "0.1", "--std", "1/0"], "is not a list of numbers"),
-        (["--mean", "0.5,0.5,0.5", "--std", "0.2,0.2,0.2"], "the mean has 3 numbers, the images have 1 channels"),
+        (
+            ["--mean", "0.5,0.5,0.5", "--std", "0.2,0.2,0.2"],
+            "the mean has length 3; give one number a channel, 1 in all",
+        ),
         (["--mean", "0.5"], "the std is missing"),
     ],
 )

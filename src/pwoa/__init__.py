@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from pwoa.errors import InputError as InputError
     from pwoa.evaluation import compare as compare
     from pwoa.evaluation import evaluate as evaluate
+    from pwoa.models import inspect_checkpoint as inspect_checkpoint
     from pwoa.models import load_model as load_model
     from pwoa.pipeline import prune as prune
     from pwoa.pretraining import pretrain as pretrain
@@ -26,6 +27,7 @@ _HOMES = {
     "Threat": "pwoa.recipe",
     "compare": "pwoa.evaluation",
     "evaluate": "pwoa.evaluation",
+    "inspect_checkpoint": "pwoa.models",
     "load_data": "pwoa.data",
     "load_model": "pwoa.models",
     "load_recipe": "pwoa.recipe",

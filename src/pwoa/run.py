@@ -148,15 +148,18 @@ def load_run(folder: str | Path, model: nn.Module | None = None) -> nn.Module:
 
 def describe_model(model: nn.Module, classes: int, channels: int) -> dict[str, Any]:
     """What model.json says about any model."""
-    inside = {name: value.flatten().tolist() for name, value in model.named_buffers(recurse=False)}
     return {
         "architecture": architecture_name(model),
         "classes": classes,
         "channels": channels,
-        **({"normalisation": inside} if isinstance(model, Normalised) else {}),
+        **({"normalisation": _numbers(model)} if isinstance(model, Normalised) else {}),
         "versions": {
             "pwoa": pwoa.__version__,
             "torch": torch.__version__,
             "python": platform.python_version(),
         },
     }
+
+
+def _numbers(model: Normalised) -> dict[str, list[float]]:
+    return {"mean": model.mean.flatten().tolist(), "std": model.std.flatten().tolist()}

@@ -50,6 +50,10 @@ def assert_same(found: dict[str, Tensor], expected: dict[str, Tensor] = STATE) -
         {f"module.{key}": value for key, value in STATE.items()},
         {f"module.model.{key}": value for key, value in STATE.items()},
         {"state_dict": OrderedDict((f"module.{key}", value) for key, value in STATE.items())},
+        {"rmodel": {f"model.module.{key}": value for key, value in STATE.items()}},
+        {"best": {"state_dict": STATE}, "epoch": 3},
+        {"model": {"depth": 18}, "net": STATE},
+        {f"module._orig_mod.{key}": value for key, value in STATE.items()},
     ],
     ids=[
         "bare",
@@ -61,6 +65,10 @@ def assert_same(found: dict[str, Tensor], expected: dict[str, Tensor] = STATE) -
         "module.",
         "module.model.",
         "both",
+        "rmodel",
+        "best",
+        "settings called model",
+        "_orig_mod.",
     ],
 )
 @pytest.mark.parametrize("zipped", [True, False])
@@ -220,6 +228,23 @@ def test_a_whole_model_is_refused_with_the_way_out(tmp_path: Path) -> None:
 def test_a_file_without_a_state_dict(tmp_path: Path, content: Any, found: str) -> None:
     with pytest.raises(InputError, match=found):
         read_state(saved(tmp_path / "a.pt", content))
+
+
+def test_a_cascade_is_refused(tmp_path: Path) -> None:
+    for content in ([STATE, STATE], {"state_dict": [STATE, STATE]}):
+        with pytest.raises(InputError, match=r"holds 2 networks one after the other.*torch\.save\(state_dict\[0\]"):
+            read_state(saved(tmp_path / "a.pt", content))
+
+
+def test_counters_of_batches_may_be_missing_or_too_many() -> None:
+    """Files from before torch 0.4.1 have none, and no forward pass in eval mode uses them."""
+    old = {key: value for key, value in STATE.items() if not key.endswith("num_batches_tracked")}
+    model = network()
+    load_state(model, old | {"0.num_batches_tracked": torch.tensor(3)}, "a.pt")
+    assert_same(dict(model.state_dict()))
+    del old["1.running_var"]
+    with pytest.raises(InputError, match=r"missing 1\.running_var$"):
+        load_state(model, old, "a.pt")
 
 
 def test_load_state_fills_the_model() -> None:

@@ -260,8 +260,8 @@ def test_other_classes_and_channels_are_named(tmp_path: Path, data: Data) -> Non
     assert "the file has 100 classes, the data has 10" in refused("resnet18@0.05", hundred, data)
     assert refused("auto", hundred, data).endswith("is a resnet18@0.05, but the file has 100 classes, the data has 10")
     grey = saved(tmp_path, network(channels=1).state_dict())
-    assert "for images of 1 channels, the data has 3" in refused("resnet18@0.05", grey, data)
-    assert "for images of 1 channels, the data has 3" in refused(None, grey, data)
+    assert "the file takes 1-channel images, the data has 3-channel ones" in refused("resnet18@0.05", grey, data)
+    assert "the file takes 1-channel images, the data has 3-channel ones" in refused(None, grey, data)
 
 
 def test_a_prefix_nobody_knows_is_named(tmp_path: Path, data: Data) -> None:
@@ -363,6 +363,9 @@ def test_scores_that_say_nothing_are_refused(tmp_path: Path, data: Data) -> None
     said = refused("auto", path, data)
     assert "has the scores of HYDRA, and does not say what part of the weights they keep" in said
     assert "kept=1 for a dense network" in said
+    found = inspect_checkpoint(path)
+    assert found.architecture == "resnet18@0.05"
+    assert found.warnings == (said,)
     for kept in (0, -1, 1.5, math.nan):
         assert "must be above 0 and up to 1" in refused("auto", path, data, kept=kept)
 
@@ -454,8 +457,8 @@ def test_normalisation_that_is_given(tmp_path: Path, data: Data) -> None:
 @pytest.mark.parametrize(
     ("mean", "std", "message"),
     [
-        ((0.5,), (0.2,), "the mean has 1 numbers, the images have 3 channels"),
-        (MEAN, (0.2,), "the std has 1 numbers, the images have 3 channels"),
+        ((0.5,), (0.2,), "the mean has length 1; give one number a channel, 3 in all"),
+        (MEAN, (0.2,), "the std has length 1; give one number a channel, 3 in all"),
         (MEAN, None, "the std is missing"),
         (None, STD, "the mean is missing"),
         (MEAN, (0.2, 0, 0.2), "the std must be above 0"),

@@ -95,9 +95,9 @@ def misfit(model: nn.Module, state: Mapping[str, Tensor]) -> str:
     state = fitted(model, state)
     problems = []
     if missing := [key for key in own if key not in state]:
-        problems.append(f"missing {_some(missing)}")
+        problems.append(f"missing {some(missing)}")
     if unexpected := [key for key in state if key not in own]:
-        problems.append(f"unexpected {_some(unexpected)}")
+        problems.append(f"unexpected {some(unexpected)}")
     for key in own:
         if key in state and own[key].shape != state[key].shape:
             problems.append(f"{key} is {_shape(state[key])}, the model wants {_shape(own[key])}")
@@ -113,7 +113,7 @@ def load_state(model: nn.Module, state: Mapping[str, Tensor], source: str, hint:
     if problems := misfit(model, state):
         raise InputError(f"{source} does not fit {type(model).__name__}: {problems}{hint and '; '}{hint}")
     if bad := [key for key, value in state.items() if not bool(torch.isfinite(value).all())]:
-        raise InputError(f"{source} holds NaN or infinite weights in {_some(bad)}")
+        raise InputError(f"{source} holds NaN or infinite weights in {some(bad)}")
     model.load_state_dict(fitted(model, state))
 
 
@@ -203,7 +203,8 @@ def _rivals(content: Mapping[Any, Any], taken: str) -> list[str]:
     return [f"the file holds {key!r} too; {taken!r} is taken" for key in same]
 
 
-def _some(names: list[str]) -> str:
+def some(names: list[str]) -> str:
+    """The first three of some names, and how many there are besides."""
     return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
 
 
@@ -213,5 +214,5 @@ def _shape(value: Tensor) -> str:
 
 def _describe(content: Any) -> str:
     if isinstance(content, Mapping):
-        return "the keys " + _some([str(key) for key in content]) if content else "nothing"
+        return "the keys " + some([str(key) for key in content]) if content else "nothing"
     return f"a {type(content).__name__}"

@@ -65,7 +65,7 @@ def unpacked(opened: Opened, source: str, kept: float | None = None) -> Checkpoi
         raise InputError(f"the part of the weights that is kept must be above 0 and up to 1, not {kept!r}")
     tensors = float32(opened.tensors)
     peeled = _peel(tensors, source)
-    if kept is None and 0 < opened.numbers.get("k", 0) <= 1:
+    if kept is None and 0 < opened.numbers.get("k", 0) < 1:
         kept = opened.numbers["k"]
     state, masks = apply_masks(peeled.state, source)
     state, scores, remark = apply_scores(state, source, kept)

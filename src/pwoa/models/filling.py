@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from torch import Tensor, nn
 
 from pwoa.errors import InputError
-from pwoa.models.checkpoint import Opened, float32, load_state, misfit
+from pwoa.models.checkpoint import Opened, fitted, float32, load_state, misfit
 from pwoa.models.contents import Checkpoint, normalises, unpacked
 from pwoa.models.inspection import Guess, guess_architecture, likeness
 from pwoa.models.normalise import Normalisation, normalised
@@ -31,14 +31,18 @@ def fill(
     """
     tensors = float32(opened.tensors)
     if not misfit(model, tensors):
-        load_state(model, tensors, source)
         if given is not None and normalises(tensors, source):
             raise InputError(f"{source}: the network normalises its images itself; leave out the mean and std")
+        load_state(model, tensors, source)
         return normalised(model, given)
     found = unpacked(opened, source, kept)
-    load_state(model, found.state, source, _likely_fix(model, found.state) if misfit(model, found.state) else "")
+    if misfit(model, found.state):
+        nearest = min(tensors, found.state, key=lambda state: _strangers(model, state))
+        load_state(model, nearest, source, _likely_fix(model, found.state))
     agreed = _agreed(found, given)
-    return normalised(model, agreed.for_channels(channels) if agreed and channels else agreed)
+    agreed = agreed.for_channels(channels) if agreed and channels else agreed
+    load_state(model, found.state, source)
+    return normalised(model, agreed)
 
 
 def recognised(found: Checkpoint, classes: int, channels: int) -> nn.Module:
@@ -66,11 +70,16 @@ def _likely_fix(model: nn.Module, state: Mapping[str, Tensor]) -> str:
     return f"it looks like a {theirs.architecture}: try --arch {theirs.architecture}"
 
 
+def _strangers(model: nn.Module, state: Mapping[str, Tensor]) -> int:
+    """How many names are in one of the two alone."""
+    return len(fitted(model, state).keys() ^ model.state_dict().keys())
+
+
 def _other_data(guess: Guess, classes: int, channels: int) -> str:
     if guess.classes != classes:
         return f"the file has {guess.classes} classes, the data has {classes}"
     if guess.channels != channels:
-        return f"the file is for images of {guess.channels} channels, the data has {channels}"
+        return f"the file takes {guess.channels}-channel images, the data has {channels}-channel ones"
     return ""
 
 

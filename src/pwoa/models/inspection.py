@@ -13,8 +13,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from pwoa.models.checkpoint import COUNTER
-from pwoa.models.contents import Checkpoint, read_checkpoint
+from pwoa.models.checkpoint import COUNTER, open_checkpoint, some
+from pwoa.models.contents import Checkpoint, unpacked
+from pwoa.models.masks import ScoresError
 from pwoa.models.normalise import Normalisation
 from pwoa.models.registry import ARCHITECTURES, build
 
@@ -59,8 +60,13 @@ class Inspection:
 
 
 def inspect_checkpoint(path: str | Path, kept: float | None = None) -> Inspection:
-    """Look into a checkpoint of any form that `load_model` takes; `kept` as there."""
-    found = read_checkpoint(path, kept)
+    """Look into a checkpoint of any form that `load_model` takes; `kept` as there, but not to know it is a warning."""
+    opened, doubts = open_checkpoint(path), []
+    try:
+        found = unpacked(opened, str(path), kept)
+    except ScoresError as error:
+        doubts.append(str(error))
+        found = unpacked(opened, str(path), kept=1)
     guess = guess_architecture(found.state)
     return Inspection(
         path=found.source,
@@ -75,7 +81,7 @@ def inspect_checkpoint(path: str | Path, kept: float | None = None) -> Inspectio
         parameters=sum(value.numel() for key, value in found.state.items() if not _is_statistic(key)),
         dtype=found.dtype,
         sparsity=_sparsity(found.state),
-        warnings=(*found.warnings, *_doubts(found, guess)),
+        warnings=(*found.warnings, *doubts, *_doubts(found, guess)),
     )
 
 
@@ -99,10 +105,9 @@ def likeness(state: Mapping[str, Tensor]) -> str:
     wanted = list(_shapes(nearest, 10, 3))
     missing = [key for key in wanted if key not in names]
     if missing:
-        return f"nearest is {nearest}, of which {missing[0]} and {len(missing) - 1} other tensors are missing"
-    extra = sorted(names - set(wanted))
-    if extra:
-        return f"nearest is {nearest}, which has no {extra[0]}"
+        return f"nearest is {nearest}, without its {some(missing)}"
+    if extra := sorted(names - set(wanted)):
+        return f"nearest is {nearest}, which has no {some(extra)}"
     return f"it has the names of {nearest}, but not its shapes"
 
 

@@ -19,6 +19,10 @@ _HARP_FLOOR = 0.1
 _HARP_CLOSE = 0.02
 
 
+class ScoresError(InputError):
+    """What the scores of a file keep cannot be known."""
+
+
 def apply_masks(state: Mapping[str, Tensor], source: str) -> tuple[dict[str, Tensor], list[str]]:
     """The weights multiplied by the 0/1 masks beside them, and the names of the masks, which are gone.
 
@@ -91,11 +95,11 @@ def _parts(
     state: Mapping[str, Tensor], layers: list[str], source: str, kept: float | None
 ) -> dict[str, float | Tensor]:
     """What part of each layer is kept, as far as the file and the user say it."""
-    if all(layer + RATE in state for layer in layers):
+    if all(_is_number(state, layer + RATE) for layer in layers):
         return {layer: float(state[layer + RATE]) for layer in layers}
-    harp = all(layer + RATE_SCORE in state for layer in layers)
+    harp = all(_is_number(state, layer + RATE_SCORE) for layer in layers)
     if kept is None:
-        raise InputError(
+        raise ScoresError(
             f"{source} has the scores of {'HARP' if harp else 'HYDRA'}, and does not say what part of the weights they "
             "keep; in Python give load_model(…, kept=0.1), or kept=1 for a dense network"
             + ("" if harp else "; or take HYDRA's checkpoint_dense.pth.tar")
@@ -109,17 +113,21 @@ def _parts(
     sizes = {layer: state[f"{layer}.weight"].numel() for layer in layers}
     total = sum(float(parts[layer]) * sizes[layer] for layer in layers) / sum(sizes.values())
     if abs(total / kept - 1) > _HARP_CLOSE:
-        raise InputError(
+        raise ScoresError(
             f"{source}: HARP's k_score keeps {total:.3g} of the weights with kept={kept:g}; save the layers' w = "
             "weight * mask there, or give the right number (1 for a dense network)"
         )
     return parts
 
 
+def _is_number(state: Mapping[str, Tensor], key: str) -> bool:
+    return key in state and state[key].numel() == 1
+
+
 def _top(weight: Tensor, scores: Tensor, part: float | Tensor, layer: str, source: str) -> Tensor:
     """The weight with all but the part of largest |score| set to 0, as HYDRA counts it."""
     if scores.shape != weight.shape:
-        raise InputError(f"{source}: {layer}{SCORES} scores whole channels; save weight * mask where the file is from")
+        raise ScoresError(f"{source}: {layer}{SCORES} scores whole channels; save weight * mask where the file is from")
     dropped = int((1 - part) * weight.numel())
     mask = torch.ones(weight.numel(), dtype=weight.dtype)
     mask[scores.abs().flatten().argsort()[:dropped]] = 0

@@ -78,7 +78,7 @@ def normalisation(mean: Sequence[float] | None, std: Sequence[float] | None, cha
         raise InputError(f"a normalisation needs both: the {'std' if mean else 'mean'} is missing")
     for name, values in (("mean", mean), ("std", std)):
         if len(values) != channels:
-            raise InputError(f"the {name} has {len(values)} numbers, the images have {channels} channels")
+            raise InputError(f"the {name} has length {len(values)}; give one number a channel, {channels} in all")
         if not all(math.isfinite(value) for value in values):
             raise InputError(f"the {name} must be finite numbers, not {list(values)}")
     if not all(value > 0 for value in std):
