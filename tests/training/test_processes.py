@@ -130,7 +130,9 @@ def test_a_batch_is_shared_without_rest() -> None:
 
 
 def test_a_batch_of_a_broken_group_is_refused() -> None:
-    with pytest.raises(InputError, match=r"a batch of 200 cannot be cut in groups of 128: set training\.batch to a mult"):
+    with pytest.raises(
+        InputError, match=r"a batch of 200 cannot be cut in groups of 128: set training\.batch to a mult"
+    ):
         Processes().check_batch(200, 128)
 
 
