@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -70,7 +71,7 @@ def test_list_shows_every_architecture() -> None:
     assert code == 0
     assert all(name in out for name in ARCHITECTURES)
     assert "11,173,962" in out
-    assert "relu1, relu2, relu3" in out
+    assert re.search(r"lenet +│ +3,274,634 │ +3 │", out)
 
 
 def test_inspect_shows_what_a_file_holds(checkpoint: Path) -> None:

@@ -396,16 +396,16 @@ def data_get(name: Annotated[str, typer.Argument(help="mnist, fashion-mnist, cif
 @models_app.command("list")
 @friendly
 def models_list() -> None:
-    """The known architectures: their parameters, and where their hidden activations are taken."""
+    """The known architectures: their parameters, and at how many points hidden activations are taken."""
     from rich.table import Table
 
     from pwoa.models.registry import described
 
     table = Table()
     for column in ("name", "parameters", "hidden points"):
-        table.add_column(column, justify="right" if column == "parameters" else "left", overflow="fold")
+        table.add_column(column, justify="left" if column == "name" else "right")
     for name, parameters, points in described():
-        table.add_row(name, f"{parameters:,}", ", ".join(points))
+        table.add_row(name, f"{parameters:,}", str(len(points)))
     _console().print(table)
 
 
