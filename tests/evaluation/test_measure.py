@@ -564,7 +564,7 @@ def test_a_model_that_masks_its_gradients_is_found_out(
     assert [Finding(**warning) for warning in result["warnings"]] == list(scores.findings)
     plain = evaluate(tiny_teacher, tiny_data, **chosen)
     assert plain["pgd20"] < scores["pgd20"]  # what the warning is about
-    assert plain.findings == ()
+    assert found not in [finding.check for finding in plain.findings]
 
 
 def test_without_checks_nothing_is_found(tmp_path: Path, tiny_teacher: nn.Module, tiny_data: Data) -> None:
