@@ -148,6 +148,7 @@ def rows(given: Options) -> Iterator[dict[str, object]]:
                 "seconds_ours": round(my_seconds, 2),
                 "seconds_oracle": round(its_seconds, 2),
                 "queries": given.queries,
+                "seed": given.seed,
                 "search": given.search,
                 "device": device_name(device),
             }

@@ -17,10 +17,20 @@ def test_the_readme_shows_what_was_measured() -> None:
 
 
 def test_text_outside_the_marks_is_kept(tmp_path: Path) -> None:
-    row = {"model": "net", "attack": "standard", "n": 100, "ours": 44.0, "oracle": 44.5, "seconds_ours": 2.0}
+    row = {
+        "model": "net",
+        "attack": "standard",
+        "n": 1000,
+        "seed": 0,
+        "ours": 44.0,
+        "oracle": 44.5,
+        "seconds_ours": 2.0,
+    }
     rows = [
         {**row, "seconds_oracle": 7.0, "device": "GPU"},
         {**row, "attack": "fab-t", "oracle": 43.96, "seconds_oracle": 3.0, "device": "GPU"},
+        {**row, "seed": 1, "seconds_oracle": 7.0, "device": "GPU"},
+        {**row, "n": 32, "attack": "square", "seconds_oracle": 7.0, "device": "GPU"},
         {**row, "n": 10000, "ours": 46.333, "oracle": None, "seconds_ours": 218.8, "device": "GPU"},
     ]
     (tmp_path / "autoattack-oracle.json").write_text(json.dumps(rows))

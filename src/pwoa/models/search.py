@@ -25,7 +25,7 @@ LARGEST_GRADIENT = 16.0
 SIZES = 8
 """A batch is filled up to a multiple of an eighth of the full batch, so that there are few sizes to prepare for."""
 
-_SAMPLE = 32
+_SAMPLE = 16
 _CLOSE = 0.02  # of the logits' spread
 _ALIGNED = 0.9  # cosine with the true gradient
 _LAUNCH_BOUND = 0.5  # share of the time that goes into launching
