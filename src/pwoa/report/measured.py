@@ -57,11 +57,10 @@ def oracle_table(path: Path) -> str:
         lines.append(_line([model, device, *(_pair(own.get(attack)) for attack in attacks)]))
     (whole,) = (row for row in rows if row["oracle"] is None)
     return (
-        f"Robust accuracy in percent, ours / pyautoattack 0.2.0, on the same 1,000 test images (seed 0), and in "
-        "brackets how many times faster ours was in the same run:\n\n"
-        + "\n".join(lines)
-        + f"\n\nAll {whole['n']:,} test images "
-        f"of CIFAR-10, {whole['model']}, {whole['device']}: {whole['ours']:.2f} % in {whole['seconds_ours']:.0f} s."
+        "Robust accuracy in percent, ours / pyautoattack 0.2.0, on the same 1,000 test images (seed 0), and in brackets "
+        "how many times faster ours was in the same run:\n\n" + "\n".join(lines) + "\n\n"
+        f"All {whole['n']:,} test images of CIFAR-10, {whole['model']}, {whole['device']}: {whole['ours']:.2f} % in "
+        f"{whole['seconds_ours']:.0f} s."
     )
 
 
