@@ -57,8 +57,8 @@ def oracle_table(path: Path) -> str:
         lines.append(_line([model, device, *(_pair(own.get(attack)) for attack in attacks)]))
     (whole,) = (row for row in rows if row["oracle"] is None)
     return (
-        "Robust accuracy in percent, ours / pyautoattack 0.2.0, on the same 1,000 test images (seed 0), and in brackets "
-        "how many times faster ours was in the same run:\n\n" + "\n".join(lines) + "\n\n"
+        "Robust accuracy in percent, ours / pyautoattack 0.2.0, on the same 1,000 test images (seed 0), and in "
+        "brackets how many times faster ours was in the same run:\n\n" + "\n".join(lines) + "\n\n"
         f"All {whole['n']:,} test images of CIFAR-10, {whole['model']}, {whole['device']}: {whole['ours']:.2f} % in "
         f"{whole['seconds_ours']:.0f} s."
     )
