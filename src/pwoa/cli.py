@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import functools
+import os
 import re
 import sys
 import zlib
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any, ParamSpec, TypeVar
+from typing import Annotated, Any, NoReturn, ParamSpec, TypeVar
 
 import typer
 
@@ -140,8 +141,8 @@ def prune(
 
     result = pipeline.prune(recipe=plan, folder=out, force=force, progress=ConsoleProgress())
     summary = result.summary
-    if not summary:  # another process of this run shows the result
-        return
+    if not summary:
+        _leave_to_the_first()
     rows = {"teacher": summary["teacher"], f"pruned {summary['rate']:.4g}×": summary["pruned"]}
     threat = f"{plan.threat.norm} {plan.threat.radius:.4g}"
     _print_table(rows, f"Accuracy in % on {summary['images']:,} test images, {threat}")
@@ -188,8 +189,8 @@ def pretrain(
 
     result = pretraining.pretrain(recipe=plan, folder=out, progress=ConsoleProgress())
     summary = result.summary
-    if not summary:  # another process of this run shows the result
-        return
+    if not summary:
+        _leave_to_the_first()
     threat = f"{plan.threat.norm} {plan.threat.radius:.4g}"
     _print_table({plan.method: summary["accuracy"]}, f"Accuracy in % on {summary['images']:,} test images, {threat}")
     print(f"run folder: {result.folder}")
@@ -436,6 +437,13 @@ def models_inspect(
     _console().print(table)
     for warning in found.warnings:
         _console().print(f"warning: {warning}", style="yellow", markup=False, soft_wrap=True)
+
+
+def _leave_to_the_first() -> NoReturn:
+    """End a process of a run whose result another one shows, at once: torch's connections may abort a slow exit."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)
 
 
 def _console() -> Any:

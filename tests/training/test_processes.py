@@ -51,6 +51,8 @@ try:
                         folder=sys.argv[1], force=True)
 except ProcessDied as error:
     sys.exit(f"error: {error}")
+if not result.summary:  # as the command line ends the processes that show no result
+    os._exit(0)
 """
 
 

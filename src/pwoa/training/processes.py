@@ -6,6 +6,7 @@ everything here does nothing.
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -100,8 +101,11 @@ def started(device: torch.device) -> Iterator[Processes]:
     distributed.init_process_group("nccl" if device.type == "cuda" else "gloo", timeout=PATIENCE)
     try:
         yield Processes(distributed.get_rank(), count)
+        with _watching():
+            distributed.barrier()  # a process that takes down its connections while another uses them may abort
     finally:
         distributed.destroy_process_group()
+        gc.collect()  # its threads end here, and not while the interpreter shuts down
 
 
 def own_device(name: str) -> str:
