@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -21,6 +22,7 @@ from pwoa.errors import InputError, ProcessDied
 
 T = TypeVar("T")
 
+DIED = "another process of this run died or does not answer; start the same command again to resume"
 PATIENCE = timedelta(minutes=10)
 """How long a process waits for the others before it takes them for dead."""
 
@@ -99,13 +101,15 @@ def started(device: torch.device) -> Iterator[Processes]:
         yield Processes()
         return
     distributed.init_process_group("nccl" if device.type == "cuda" else "gloo", timeout=PATIENCE)
-    try:
-        yield Processes(distributed.get_rank(), count)
-        with _watching():
-            distributed.barrier()  # a process that takes down its connections while another uses them may abort
-    finally:
-        distributed.destroy_process_group()
-        gc.collect()  # its threads end here, and not while the interpreter shuts down
+    signal.signal(signal.SIGTERM, _stopped)  # which torchrun sends to the others when one has died
+    yield Processes(distributed.get_rank(), count)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    # After an error the connections are left as they are: torchrun ends all processes at once, and there is just time
+    # to say why. Else they are taken down together, and their threads end before the interpreter does.
+    with _watching():
+        distributed.barrier()
+    distributed.destroy_process_group()
+    gc.collect()
 
 
 def own_device(name: str) -> str:
@@ -116,11 +120,15 @@ def own_device(name: str) -> str:
     return f"cuda:{local}"
 
 
+def _stopped(number: int, frame: object) -> None:
+    raise ProcessDied(DIED)
+
+
 @contextmanager
 def _watching() -> Iterator[None]:
     try:
         yield
+    except ProcessDied:
+        raise
     except RuntimeError as error:
-        raise ProcessDied(
-            "another process of this run died or does not answer; start the same command again to resume"
-        ) from error
+        raise ProcessDied(DIED) from error
