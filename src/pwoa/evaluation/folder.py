@@ -90,7 +90,8 @@ class Folder:
         try:
             with safe_open(path, framework="pt") as file:
                 about = json.loads(file.metadata()["measurements"])
-                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+                names = file.keys()
+                tensors = {name: file.get_tensor(name) for name in names}
             return _unpacked(tensors, about, device)
         except (SafetensorError, KeyError, TypeError, ValueError) as error:
             raise InputError(f"{path} is damaged ({first_line(error)}); delete it to begin anew") from None

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from pwoa.methods.masked import MaskedStage
 from pwoa.methods.mixing import Mixer
 from pwoa.methods.trades import Trades
 from pwoa.models import as_logits
@@ -93,30 +94,16 @@ class Scoring(Stage):
             self._dense[name].copy_(state["dense"][name])
 
 
-class Tuning(Stage):
+class Tuning(MaskedStage):
     """Trains the weights that the scores kept."""
 
-    name = "finetune"
-
     def __init__(self, loss: Callable[[Batch], Loss], scoring: Scoring, masks: Masks, recipe: Recipe) -> None:
-        self.epochs, self.learning_rate = recipe.finetune.epochs, recipe.finetune.learning_rate
-        self._loss, self._scoring, self._masks = loss, scoring, masks
+        super().__init__(loss, masks, recipe.finetune.epochs, recipe.finetune.learning_rate)
+        self._scoring = scoring
 
     def begin(self) -> None:
         for name, mask in self._scoring.apply().items():
             self._masks.masks[name].copy_(mask)
-
-    def loss(self, batch: Batch) -> Loss:
-        return self._loss(batch)
-
-    def after_backward(self) -> None:
-        self._masks.mask_gradients()
-
-    def state_dict(self) -> dict[str, Any]:
-        return self._masks.state_dict()
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self._masks.load_state_dict(state)
 
 
 def first_scores(weight: Tensor) -> Tensor:

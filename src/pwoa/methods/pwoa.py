@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from pwoa.errors import InputError
+from pwoa.methods.masked import MaskedStage
 from pwoa.methods.mixing import Mixer
 from pwoa.models import LogitModel, as_logits, forward_model, hidden_points, recording
 from pwoa.objectives import GROUP, bottleneck, classification, distillation
@@ -93,34 +94,18 @@ class Search(Stage):
         self._objective.weights = Weights(**state["weights"])
 
 
-class Finetune(Stage):
+class Finetune(MaskedStage):
     """The objective alone, on the weights that the masks keep."""
 
-    name = "finetune"
-
     def __init__(self, objective: Objective, masks: Masks, epochs: int, learning_rate: float) -> None:
-        self.epochs = epochs
-        self.learning_rate = learning_rate
+        super().__init__(objective, masks, epochs, learning_rate)
         self._objective = objective
-        self._masks = masks
 
     def running(self) -> AbstractContextManager[None]:
         return self._objective.watching()
 
     def begin(self) -> None:
         self._masks.choose()
-
-    def loss(self, batch: Batch) -> Loss:
-        return self._objective(batch)
-
-    def after_backward(self) -> None:
-        self._masks.mask_gradients()
-
-    def state_dict(self) -> dict[str, Any]:
-        return self._masks.state_dict()
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self._masks.load_state_dict(state)
 
 
 @dataclass(frozen=True)
