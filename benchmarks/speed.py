@@ -29,8 +29,6 @@ from pwoa.devices import choose_device, device_name
 from pwoa.models import build, hidden_points, recording
 from pwoa.sparsity import prunable
 
-EPOCHS = 3
-
 
 class Augmented(Dataset[tuple[Tensor, int]]):
     """One image at a time, cropped and flipped on the CPU, as a loader of images does it."""
@@ -94,10 +92,10 @@ def baseline(network: str, data: Data, hsic: bool, steps: int, device: torch.dev
     return (time.perf_counter() - start) / steps * (len(data.train) // 128)
 
 
-def ours(network: str, data: Data, hsic: bool, batch: int, mode: str, device: torch.device) -> float:
+def ours(network: str, data: Data, hsic: bool, batch: int, mode: str, epochs: int, device: torch.device) -> float:
     """Seconds for an epoch of the search, after one that compiles."""
     settings: dict[str, Any] = {
-        "search.epochs": EPOCHS,
+        "search.epochs": epochs,
         "finetune.epochs": 1,
         "data.validation": 512,
         "training.batch": batch,
@@ -157,9 +155,10 @@ def rows(given: argparse.Namespace) -> Iterator[dict[str, object]]:
         for hsic in (False, True):
             seconds = baseline(network, data, hsic, given.baseline_steps, device)
             yield {**shared, "loop": "baseline", "batch": 128, "hsic": hsic} | _figures(seconds, work, top)
-            for mode in given.modes:
-                for batch in given.batches:
-                    seconds = ours(network, data, hsic, batch, mode, device)
+        for mode in given.modes:
+            for batch in given.batches:
+                for hsic in (False, True):
+                    seconds = ours(network, data, hsic, batch, mode, given.epochs, device)
                     row = {**shared, "loop": "ours", "mode": mode, "batch": batch, "hsic": hsic}
                     yield row | _figures(seconds, work, top)
 
@@ -174,12 +173,13 @@ def main() -> None:
     parser.add_argument("--networks", nargs="+", default=["resnet18", "wrn-34-10"])
     parser.add_argument("--batches", nargs="+", type=int, default=[128, 512, 1024])
     parser.add_argument("--modes", nargs="+", default=["fast"])
+    parser.add_argument("--epochs", type=int, default=3, help="of ours, of which the first compiles")
     parser.add_argument("--baseline-steps", type=int, default=40)
     parser.add_argument("--images", type=int, default=0, help="only the first so many training images")
     parser.add_argument("--device", default="auto")
-    parser.add_argument("--out", type=Path, help="a file that holds the rows so far, as a JSON list")
+    parser.add_argument("--out", type=Path, help="a JSON list to which rows are added")
     given = parser.parse_args()
-    done = []
+    done = json.loads(given.out.read_text(encoding="utf-8")) if given.out and given.out.exists() else []
     for row in rows(given):
         print(json.dumps(row), flush=True)
         done.append(row)

@@ -28,6 +28,7 @@ from pwoa.recipe import Recipe, load_recipe, numbers, recipe_for
 from pwoa.run import Run, describe_model, load_run
 from pwoa.sparsity import count, prunable
 from pwoa.training import Engine, Material
+from pwoa.training.fast import choose_mode
 from pwoa.training.probes import hsic_plane
 from pwoa.training.processes import Processes, own_device, started
 
@@ -137,6 +138,7 @@ def _prepare(
         loaded = load_data(recipe.data.name, folder=recipe.data.folder or None, progress=progress.reach)
         progress.close()
     device = choose_device(own_device(recipe.training.device))
+    recipe = recipe.with_settings({"training.mode": choose_mode(recipe.training.mode, device)})
     if teacher is None:
         teacher = _named_teacher(recipe, loaded)
         if recipe.teacher.architecture == "auto":

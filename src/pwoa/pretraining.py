@@ -21,6 +21,7 @@ from pwoa.progress import Progress
 from pwoa.recipe import Recipe, load_recipe
 from pwoa.run import Run, describe_model, load_run
 from pwoa.training import Engine, Material
+from pwoa.training.fast import choose_mode
 from pwoa.training.processes import Processes, own_device, started
 
 
@@ -88,6 +89,7 @@ def _prepare(
         loaded = load_data(recipe.data.name, folder=recipe.data.folder or None, progress=progress.reach)
         progress.close()
     device = choose_device(own_device(recipe.training.device))
+    recipe = recipe.with_settings({"training.mode": choose_mode(recipe.training.mode, device)})
     loaded = loaded.to(device)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(recipe.training.seed)

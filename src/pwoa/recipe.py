@@ -158,7 +158,7 @@ class TrainingRecipe:
     the paper's point. `group` is the number of images over which HSIC and batch normalisation take their
     statistics: a larger batch has several such groups, whether it is computed at once, in parts, or by several
     processes. The mode `exact` is float32 and the same bits each time; `fast` is bfloat16, compiled, and on a GPU
-    replayed as CUDA graphs.
+    replayed as CUDA graphs; `auto` is `fast` on a GPU that can, else `exact`.
     """
 
     optimizer: str = _choice("sgd", "sgd", "adam")
@@ -170,7 +170,7 @@ class TrainingRecipe:
     average: float = _number(0.0, low=0, high=0.999999)
     seed: int = _number(0, low=0)
     device: str = "auto"
-    mode: str = _choice("exact", "exact", "fast")
+    mode: str = _choice("auto", "auto", "exact", "fast")
     checkpoint_seconds: float = _number(15.0, low=0)
 
 

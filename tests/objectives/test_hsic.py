@@ -211,9 +211,31 @@ def test_autocast_changes_nothing(normalised: bool) -> None:
     assert torch.equal(inside.y, found.y)
 
 
-def test_bfloat16_activations_are_taken_in_float32() -> None:
-    x, labels, hidden = sample(32, dtype=torch.float32)
-    lower = [z.bfloat16() for z in hidden]
-    found = bottleneck(x, labels, lower)
-    assert found.x.dtype == torch.float32
-    assert torch.equal(found.x, bottleneck(x, labels, [z.float() for z in lower]).x)
+@both
+def test_bfloat16_activations_are_summed_up_in_float32(normalised: bool) -> None:
+    x, labels, hidden = sample(300)
+    lower = [z.bfloat16().requires_grad_() for z in hidden]
+    exact = [z.detach().double().requires_grad_() for z in lower]
+    found, expected = bottleneck(x.float(), labels, lower, normalised), bottleneck(x, labels, exact, normalised)
+    for mine, its in zip(found, expected, strict=True):
+        assert mine.dtype == torch.float32
+        assert torch.allclose(mine.double(), its, rtol=1e-3)
+    weigh = torch.tensor([2.0, 3.0])
+    (found.x @ weigh - found.y.sum()).backward()
+    (expected.x @ weigh.double() - expected.y.sum()).backward()
+    for mine, its in zip(lower, exact, strict=True):
+        assert mine.grad is not None
+        assert its.grad is not None
+        assert mine.grad.dtype == torch.bfloat16
+        assert (mine.grad.double() - its.grad).norm() < 0.01 * its.grad.norm()
+
+
+@both
+def test_how_activations_lie_in_memory_does_not_matter(normalised: bool) -> None:
+    x, labels, hidden = sample(64)
+    turned = [z.to(memory_format=torch.channels_last) if z.dim() == 4 else z for z in hidden]
+    assert not turned[0].is_contiguous()
+    for mine, its in zip(
+        bottleneck(x, labels, turned, normalised), bottleneck(x, labels, hidden, normalised), strict=True
+    ):
+        assert torch.allclose(mine, its, rtol=1e-9)

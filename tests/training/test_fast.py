@@ -11,6 +11,7 @@ from torch import nn
 
 import pwoa
 from pwoa.data import Data
+from pwoa.models import build
 from pwoa.recipe import Recipe
 from pwoa.training import fast
 from pwoa.training.fast import compiled
@@ -34,6 +35,50 @@ def test_a_compiled_model_is_itself_again_afterwards(tiny_teacher: nn.Module) ->
         assert list(tiny_teacher.state_dict()) == keys
     assert "forward" not in vars(tiny_teacher)
     assert torch.equal(tiny_teacher(x), expected)
+
+
+def test_blocks_are_compiled_one_by_one_and_alike_ones_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    programs: list[torch.fx.GraphModule] = []
+
+    def counting(program: torch.fx.GraphModule, example: list[torch.Tensor]) -> torch.fx.GraphModule:
+        programs.append(program)
+        return program
+
+    monkeypatch.setattr(fast, "BACKEND", counting)
+    model = build("wrn-28-4@0.25", 10, 3)
+    x = torch.rand(4, 3, 8, 8)
+    with torch.no_grad():
+        model.eval()
+        expected = model(x)
+    with compiled(model):
+        with torch.no_grad():
+            assert torch.equal(model(x), expected)
+        assert not programs  # nothing is differentiated, nothing is compiled
+        assert torch.allclose(model(x), expected, atol=1e-5)
+        assert len(programs) == 3 * 2 + 1  # of the 3 × 4 blocks the first and the others; the last normalisation
+        model(x)
+        assert len(programs) == 3 * 2 + 1
+        assert "forward" in vars(model.get_submodule("block1.layer.3"))
+    assert not any("forward" in vars(module) for module in model.modules())
+
+
+def test_a_model_that_cannot_be_compiled_is_an_error_with_a_way_out(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, tiny_teacher: nn.Module, tiny_data: Data, quick: Make
+) -> None:
+    def failing(program: torch.fx.GraphModule, example: list[torch.Tensor]) -> torch.fx.GraphModule:
+        raise RuntimeError("no compiler here")
+
+    monkeypatch.setattr(fast, "BACKEND", failing)
+    with pytest.raises(pwoa.InputError, match=r"cannot be compiled.*no compiler here.*; use training.mode=exact"):
+        pwoa.prune(tiny_teacher, tiny_data, rate=2, recipe=quick(training__mode="fast"), folder=tmp_path / "run")
+
+
+def test_the_device_chooses_the_mode(tmp_path: Path, tiny_teacher: nn.Module, tiny_data: Data, quick: Make) -> None:
+    assert fast.choose_mode("auto", torch.device("cpu")) == "exact"
+    assert fast.choose_mode("fast", torch.device("cpu")) == "fast"
+    assert quick().training.mode == "auto"
+    run = pwoa.prune(tiny_teacher, tiny_data, rate=2, recipe=quick(), folder=tmp_path / "run")
+    assert pwoa.load_recipe(run.folder / "recipe.toml").training.mode == "exact"
 
 
 @pytest.mark.parametrize("group", [8, 128])

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from pwoa.attacks import pgd
 from pwoa.attacks.ball import Ball
 from pwoa.attacks.gradient import AttackLoss, cross_entropy
-from pwoa.models import as_logits, evaluating
+from pwoa.models import as_logits, evaluating, under_attack
 from pwoa.recipe import Recipe, Threat
 from pwoa.training import Batch, Loss, Material, Stage
 
@@ -43,11 +43,16 @@ class RobustTraining(Stage):
             self._threat, radius=share * self._threat.radius, step=share * self._threat.step
         )
 
+    def constants(self) -> object:
+        return self._now
+
     def loss(self, batch: Batch) -> Loss:
         if self._model.training:
             return self.robust_loss(batch, self._now)
         threat = dataclasses.replace(self._threat, step=self._threat.radius / 4)
-        logits = self._logits(pgd(self._logits, batch.x, batch.y, threat, 10))
+        with under_attack(self._model):
+            found = pgd(self._logits, batch.x, batch.y, threat, 10)
+        logits = self._logits(found)
         error = 100 * (logits.argmax(1) != batch.y).float().mean()
         loss = F.cross_entropy(logits.float(), batch.y)
         return Loss(loss, {"adversarial": loss, "robust_error": error}, logits)
@@ -61,7 +66,7 @@ class RobustTraining(Stage):
         start = None
         if noise:
             start = Ball.around(batch.x, threat).project(batch.x + NOISE * torch.randn_like(batch.x))
-        with evaluating(self._model):
+        with under_attack(self._model):
             return pgd(self._logits, batch.x, batch.y, threat, self._recipe.steps, loss=loss, start=start)
 
     def furthest(self, batch: Batch, threat: Threat) -> Tensor:

@@ -18,7 +18,7 @@ from torch.nn import functional as F
 from pwoa.attacks.ball import steepest
 from pwoa.guard import refuse_attack
 from pwoa.methods.adversarial import RobustTraining
-from pwoa.models import evaluating
+from pwoa.models import under_attack
 from pwoa.recipe import Recipe, Threat
 from pwoa.training import Batch, Loss, Material
 
@@ -32,6 +32,9 @@ class FastAt(RobustTraining):
     def __init__(self, model: nn.Module, material: Material, recipe: Recipe) -> None:
         super().__init__(model, material, recipe)
         self._steps, self._lowest = 1, 100.0
+
+    def constants(self) -> object:
+        return super().constants(), self._steps
 
     def robust_loss(self, batch: Batch, threat: Threat) -> Loss:
         logits = self._logits(self._moved(batch, threat))
@@ -55,7 +58,7 @@ class FastAt(RobustTraining):
         refuse_attack("fast-at")
         at = batch.x + threat.radius * 2 * (2 * torch.rand_like(batch.x) - 1)
         for _ in range(self._steps):
-            with torch.enable_grad(), evaluating(self._model):
+            with torch.enable_grad(), under_attack(self._model):
                 at = at.detach().requires_grad_()
                 (gradient,) = torch.autograd.grad(F.cross_entropy(self._logits(at).float(), batch.y), at)
             at = at.detach() + threat.radius / self._steps * steepest(gradient, threat.norm)

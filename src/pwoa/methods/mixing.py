@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from pwoa.attacks import pgd
-from pwoa.models import as_logits, evaluating
+from pwoa.models import as_logits, under_attack
 from pwoa.recipe import Recipe
 from pwoa.training import Batch, Material
 
@@ -30,6 +30,6 @@ class Mixer:
             return batch
         chosen = torch.randperm(len(batch.y), device=batch.y.device)[:count]
         x = batch.x.clone()
-        with evaluating(self._model):
+        with under_attack(self._model):
             x[chosen] = pgd(self._logits, batch.x[chosen], batch.y[chosen], self._threat, STEPS)
         return Batch(x, batch.y, batch.index)

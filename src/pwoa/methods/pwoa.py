@@ -71,6 +71,9 @@ class Search(Stage):
         if epoch and epoch % self._interval == 0:
             self._admm.update()
 
+    def constants(self) -> object:
+        return self._objective.weights, self._admm.rho
+
     def loss(self, batch: Batch) -> Loss:
         # The proximal term's gradient is added in closed form, so only its value joins the loss.
         loss = self._objective(batch)

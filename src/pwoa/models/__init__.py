@@ -11,7 +11,7 @@ from torch import nn
 
 from pwoa.data import Data
 from pwoa.errors import InputError
-from pwoa.models.border import LogitModel, as_logits, check_model, evaluating
+from pwoa.models.border import LogitModel, as_logits, check_model, evaluating, under_attack
 from pwoa.models.checkpoint import fingerprint, load_state, open_checkpoint, read_state
 from pwoa.models.contents import Checkpoint, read_checkpoint, unpacked
 from pwoa.models.filling import fill, recognised
@@ -47,6 +47,7 @@ __all__ = [
     "read_state",
     "recording",
     "search_model",
+    "under_attack",
 ]
 
 

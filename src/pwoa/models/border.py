@@ -37,6 +37,20 @@ def evaluating(model: nn.Module) -> Iterator[None]:
             module.training = training
 
 
+@contextmanager
+def under_attack(model: nn.Module) -> Iterator[None]:
+    """While inside, the model is in eval mode, and its parameters ask for no gradients that an attack does not use."""
+    asking = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    for parameter in asking:
+        parameter.requires_grad_(False)
+    try:
+        with evaluating(model):
+            yield
+    finally:
+        for parameter in asking:
+            parameter.requires_grad_(True)
+
+
 def check_model(model: nn.Module, x: Tensor, classes: int, *, logits_only: bool = True) -> None:
     """Refuse a model that is not a classifier with logits for `classes` classes on images like `x`.
 

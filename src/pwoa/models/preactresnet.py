@@ -37,6 +37,7 @@ class PreActResNet18(nn.Module):
     The network of pytorch-cifar and of fast adversarial training has no `bn`, and their files do not fit.
     """
 
+    block = PreActBlock
     hidden_points = ("conv1", *(f"layer{i}.{j}" for i in range(1, 5) for j in range(2)), "pooled")
 
     def __init__(self, classes: int = 10, channels: int = 3, width: float = 1.0) -> None:

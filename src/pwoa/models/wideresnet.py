@@ -54,6 +54,7 @@ class WideResNet(nn.Module):
     sums that blocks add to, as in PwoA's code, and the ReLU that follows is in the next block.
     """
 
+    block = WideBlock
     depth: ClassVar[int]
     factor: ClassVar[int]
 

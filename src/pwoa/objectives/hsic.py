@@ -8,13 +8,14 @@ Gaussian kernels with σ = 5√d for X and Z, the linear kernel for Y. Two estim
 
 With σ = 5√d all entries of K are close to 1, and centring is a difference of nearly equal numbers. H removes
 constants, so K − 1 has the same centred matrix; it is computed directly as expm1, which keeps float32 exact
-enough (tests compare with float64).
+enough (tests compare with float64). Activations in bfloat16 are multiplied as they are and summed up in float32
+(`benchmarks/hsic_error.py` measures what that costs).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -43,7 +44,12 @@ def bottleneck(
     groups = len(x) // size
 
     def grouped(value: Tensor) -> Tensor:
-        return value[: groups * size].reshape(groups, size, -1)
+        """[groups, size, d], with the d values of an image in the order in which they lie in memory."""
+        if value.dim() == 4 and value.is_contiguous(memory_format=torch.channels_last):
+            value = value.permute(0, 2, 3, 1)
+        if len(value) > groups * size:
+            value = value[: groups * size]
+        return value.reshape(groups, size, -1)
 
     with torch.autocast(x.device.type, enabled=False):
         inputs = gaussian(grouped(x))
@@ -61,11 +67,45 @@ def _prepare(kernels: Tensor, normalised: bool) -> Tensor:
 
 def gaussian(z: Tensor) -> Tensor:
     """K − 1 for K_ij = exp(−‖z_i − z_j‖² / (2σ²)), σ = 5√d, over the last two dimensions [n, d]."""
-    z = z if z.dtype == torch.float64 else z.float()
-    z = z - z.mean(-2, keepdim=True)  # distances stay, and cancel less
-    norms = z.square().sum(-1)
-    squared = norms.unsqueeze(-1) + norms.unsqueeze(-2) - 2 * z @ z.mT
+    if z.dtype == torch.bfloat16:
+        squared: Tensor = _Distances.apply(z)  # type: ignore[no-untyped-call]
+    else:
+        z = z if z.dtype == torch.float64 else z.float()
+        z = z - z.mean(-2, keepdim=True)  # distances stay, and cancel less
+        squared = _distances(z @ z.mT)
     return torch.expm1(-squared.clamp_min(0) / (2 * SIGMA**2 * z.shape[-1]))
+
+
+def _distances(products: Tensor) -> Tensor:
+    """‖z_i − z_j‖² from all ⟨z_i, z_j⟩."""
+    norms = products.diagonal(dim1=-2, dim2=-1)
+    return norms.unsqueeze(-1) + norms.unsqueeze(-2) - 2 * products
+
+
+class _Distances(torch.autograd.Function):
+    """‖z_i − z_j‖² of bfloat16 [groups, n, d] in float32, from products that are never rounded to bfloat16."""
+
+    @staticmethod
+    def forward(ctx: Any, z: Tensor) -> Tensor:
+        ctx.save_for_backward(z)
+        return _distances(_products(z, z.mT))
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        """With S = G + Gᵀ the gradient is 2 (diag(S1) − S) z.
+
+        The weights are split into two bfloat16 numbers each: of activations of low rank, most of the sum cancels.
+        """
+        (z,) = ctx.saved_tensors
+        both = gradient + gradient.mT
+        weights = 2 * (torch.diag_embed(both.sum(-1)) - both)
+        rounded = weights.to(z.dtype)
+        return torch.baddbmm(rounded @ z, (weights - rounded).to(z.dtype), z)
+
+
+def _products(a: Tensor, b: Tensor) -> Tensor:
+    """The matrix products of bfloat16, in float32."""
+    return torch.bmm(a, b, out_dtype=torch.float32) if a.is_cuda else a.float() @ b.float()
 
 
 def same(labels: Tensor) -> Tensor:
@@ -91,6 +131,17 @@ def normalise(centred: Tensor) -> Tensor:
     identity = torch.eye(n, dtype=centred.dtype, device=centred.device)
     shifted = centred + ridge * identity
     with torch.no_grad():
-        inverse = torch.linalg.inv_ex(shifted).inverse
+        inverse = _inverse(shifted)
     refined: Tensor = 2 * inverse - inverse @ shifted @ inverse
     return identity - ridge * refined
+
+
+def _inverse(positive: Tensor) -> Tensor:
+    """The inverses of symmetric positive definite matrices [..., n, n], by Cholesky.
+
+    On a GPU torch.linalg.inv waits for the result, takes five times as long, and cannot be a part of a CUDA graph.
+    """
+    identity = torch.eye(positive.shape[-1], dtype=positive.dtype, device=positive.device)
+    factor = torch.linalg.cholesky_ex(positive).L
+    inverse: Tensor = torch.linalg.solve_triangular(factor, identity.expand_as(factor), upper=False)
+    return inverse.mT @ inverse

@@ -31,7 +31,7 @@ class Admm:
         self._weights: list[Tensor] = list(weights.values())
         self._kept = [kept[name] for name in weights]
         self._dual = [torch.zeros_like(weight) for weight in self._weights]
-        self._auxiliary: list[Tensor] = []
+        self._auxiliary = [torch.zeros_like(weight) for weight in self._weights]
         self._residual: list[Tensor] = []
         self._project()
 
@@ -61,9 +61,11 @@ class Admm:
         torch._foreach_sub_(self._dual, self._auxiliary)
         self.rho = min(self.rho * self._growth, max(self._limit, self.rho))
 
+    @torch.no_grad()
     def _project(self) -> None:
         shifted = torch._foreach_add([weight.detach() for weight in self._weights], self._dual)
-        self._auxiliary = [project(value, kept, self._pattern) for value, kept in zip(shifted, self._kept, strict=True)]
+        for auxiliary, value, kept in zip(self._auxiliary, shifted, self._kept, strict=True):
+            auxiliary.copy_(project(value, kept, self._pattern))
 
     def state_dict(self) -> dict[str, Any]:
         return {

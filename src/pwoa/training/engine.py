@@ -89,7 +89,12 @@ class Engine:
         self._steps = len(material.train) // recipe.batch
         self._unsettled = 0
         alone_on_gpu = self.device.type == "cuda" and self.processes.count == 1
-        self._recorder = Recorder() if recipe.mode == "fast" and alone_on_gpu else None
+        self.recorder = Recorder() if recipe.mode == "fast" and alone_on_gpu else None
+
+    @property
+    def settled(self) -> bool:
+        """Whether steps of this stage have been taken, so that all that they keep is in memory."""
+        return not self._unsettled
 
     @property
     def selected(self) -> int | None:
@@ -129,12 +134,13 @@ class Engine:
             for group, rate in zip(optimizer.param_groups, rates, strict=True):
                 group["lr"] = rate
             average.load([value.to(self.device) for value in state["average"]])
+        steps = _Steps(self, stage, optimizer, average)
         total = stage.epochs * self._steps
         self.progress.start(stage.name, total, first_epoch * self._steps)
         for epoch in range(first_epoch, stage.epochs):
             start = time.perf_counter()
             line: dict[str, Any] = {"stage": stage.name, "epoch": epoch}
-            line["train"] = self._train_epoch(stage, number, epoch, optimizer, average)
+            line["train"] = self._train_epoch(stage, number, epoch, steps)
             self.processes.average([*average.values, *_buffers(self.model)])
             with average.applied():
                 line["validation"] = self._validate(stage)
@@ -154,42 +160,20 @@ class Engine:
             self._checkpoint(number + ended, 0 if ended else epoch + 1, optimizer, average)
         self.progress.close()
 
-    def _train_epoch(
-        self, stage: Stage, number: int, epoch: int, optimizer: torch.optim.Optimizer, average: Average
-    ) -> dict[str, float]:
+    def _train_epoch(self, stage: Stage, number: int, epoch: int, steps: _Steps) -> dict[str, float]:
         seed = _mix(self.recipe.seed, number, epoch)
         torch.manual_seed(seed)
-        generator = torch.Generator(self.device).manual_seed(seed)
-        size = self.recipe.batch
-        order = self.material.train[torch.randperm(len(self.material.train), generator=generator, device=self.device)]
-        augment = AUGMENTATIONS[self.material.augment]
-        meter = Meter()
+        steps.generator.manual_seed(seed)
+        size, train = self.recipe.batch, self.material.train
+        order = train[torch.randperm(len(train), generator=steps.generator, device=self.device)]
         stage.before_epoch(epoch)
         self.model.train()
-        own = self.processes.share(size)
-
-        def take_step(index: Tensor) -> None:
-            x, y = self.material.images.batch(index)
-            self._backward(stage, Batch(augment(x, generator)[own], y[own], index[own]), meter)
-            self.processes.average(weight.grad for weight in self.model.parameters() if weight.grad is not None)
-            stage.after_backward()
-            optimizer.step()
-            optimizer.zero_grad(set_to_none=True)
-            stage.after_step()
-            average.update()
-
-        recorded: Callable[[Tensor], None] | None = None
         for step in range(self._steps):
-            index = order[step * size : (step + 1) * size]
-            _set_learning_rate(optimizer, self._learning_rate(stage, epoch * self._steps + step))
-            if recorded is None and step and self._recorder is not None and not self._unsettled:
-                recorded = self._recorder.record(take_step, index, generator)
-            (recorded or take_step)(index)
-            meter.count(size // self.processes.count)
+            steps.take(order[step * size : (step + 1) * size], self._learning_rate(stage, epoch * self._steps + step))
             self.progress.advance()
-        return meter.means(self.processes)
+        return steps.meter.means(self.processes)
 
-    def _backward(self, stage: Stage, batch: Batch, meter: Meter) -> None:
+    def backward(self, stage: Stage, batch: Batch, meter: Meter) -> None:
         """The gradients of a batch; where memory runs out, of its parts one after the other, to the same end."""
         buffers = list(self.model.buffers())
         before = [buffer.clone() for buffer in buffers] if self._unsettled else []
@@ -259,12 +243,12 @@ class Engine:
         parameters = list(self.model.parameters() if own is None else own)
         parameters = [parameter for parameter in parameters if parameter.requires_grad]
         shared: dict[str, Any] = {
-            "lr": torch.tensor(stage.learning_rate, device=self.device) if self._recorder else stage.learning_rate,
+            "lr": torch.tensor(stage.learning_rate, device=self.device) if self.recorder else stage.learning_rate,
             "weight_decay": recipe.weight_decay,
             "fused": True,
         }
         if recipe.optimizer == "adam":
-            shared["capturable"] = self._recorder is not None
+            shared["capturable"] = self.recorder is not None
             return torch.optim.Adam(parameters, betas=(recipe.momentum, 0.999), **shared)
         return torch.optim.SGD(parameters, momentum=recipe.momentum, **shared)
 
@@ -315,8 +299,47 @@ class Engine:
         self.seconds = state["seconds"]
 
 
+class _Steps:
+    """The steps of a stage. On a GPU in fast mode they are recorded once and replayed, in all epochs."""
+
+    def __init__(self, engine: Engine, stage: Stage, optimizer: torch.optim.Optimizer, average: Average) -> None:
+        self.meter = Meter()
+        self.generator = torch.Generator(engine.device)
+        self._engine, self._stage, self._optimizer, self._average = engine, stage, optimizer, average
+        self._augment = AUGMENTATIONS[engine.material.augment]
+        self._share = engine.processes.share(engine.recipe.batch)
+        self._form = torch.channels_last if engine.recipe.mode == "fast" else torch.contiguous_format
+        self._replay: Callable[[Tensor], None] | None = None
+        self._built_in: object = None
+
+    def take(self, index: Tensor, learning_rate: float) -> None:
+        """One step on the images at these positions."""
+        _set_learning_rate(self._optimizer, learning_rate)
+        engine, constants = self._engine, self._stage.constants()
+        if self._replay is not None and constants != self._built_in:
+            self._replay = None
+        if self._replay is None and engine.recorder is not None and engine.settled:
+            self._replay = engine.recorder.record(self._step, index, self.generator)
+            self._built_in = constants
+        (self._replay or self._step)(index)
+        self.meter.count(len(index) // engine.processes.count)
+
+    def _step(self, index: Tensor) -> None:
+        engine, stage, own = self._engine, self._stage, self._share
+        x, y = engine.material.images.batch(index)
+        x = self._augment(x, self.generator)[own]
+        x = x.contiguous(memory_format=self._form) if x.dim() == 4 else x
+        engine.backward(stage, Batch(x, y[own], index[own]), self.meter)
+        engine.processes.average(weight.grad for weight in engine.model.parameters() if weight.grad is not None)
+        stage.after_backward()
+        self._optimizer.step()
+        self._optimizer.zero_grad(set_to_none=True)
+        stage.after_step()
+        self._average.update()
+
+
 class Meter:
-    """Means of a loss and its parts over batches, kept on the device and read once."""
+    """Means of a loss and its parts over batches, kept on the device and read once an epoch."""
 
     def __init__(self) -> None:
         self._sums: dict[str, Tensor] = {}
@@ -335,11 +358,14 @@ class Meter:
         self._images += images
 
     def means(self, processes: Processes) -> dict[str, float]:
-        """Over the batches of all processes."""
+        """Over the batches of all processes; what follows is counted from 0."""
         names = sorted(self._sums)
         sums = torch.stack([*(self._sums[name] for name in names), self._sums["loss"].new_full((), self._images)])
         processes.add([sums])
         *values, images = sums.tolist()
+        for kept in self._sums.values():
+            kept.zero_()
+        self._images = 0
         found = dict(zip(names, values, strict=True))
         return {name: found[name] / images for name in self._sums}
 

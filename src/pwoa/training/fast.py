@@ -2,36 +2,80 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch._dynamo.exc import BackendCompilerFailed
+from torch.utils._triton import has_triton
+
+from pwoa.errors import InputError, first_line
 
 BACKEND = "inductor"
+PROGRAMS = 256
+"""How many versions of one function the compiler keeps: a block has one for each shape, mode and batch."""
+
+
+def choose_mode(mode: str, device: torch.device) -> str:
+    """The named mode; `auto` is `fast` on a GPU with bfloat16 for which code can be generated, else `exact`."""
+    if mode != "auto":
+        return mode
+    able = device.type == "cuda" and torch.cuda.get_device_capability(device) >= (8, 0) and has_triton()
+    return "fast" if able else "exact"
 
 
 @contextmanager
 def compiled(model: nn.Module) -> Iterator[None]:
-    """While inside, the forward and backward passes of a model, or of several in a ModuleDict, are compiled.
+    """While inside, passes of a model that may be differentiated are compiled; others are not worth the wait.
 
-    Each shape of batch has a program of its own. Hooks on parts of the model must be there before the first pass:
-    they become a part of the program.
+    A network that names the class of its blocks (`block`) is compiled block by block, which takes less time: blocks of
+    one shape share a program. Any other is compiled as a whole, or each of several in a ModuleDict. Each shape of
+    batch has programs of its own. Hooks inside of what is compiled must be there before the first pass.
     """
-    networks = list(model.values()) if isinstance(model, nn.ModuleDict) else [model]
-    for network in networks:
-        network.forward = torch.compile(network.forward, backend=BACKEND, dynamic=False)
+    parts = list(_parts(model))
+    for part in parts:
+        part.forward = _where_differentiated(torch.compile(part.forward, backend=BACKEND, dynamic=False), part.forward)
     try:
-        yield
+        with ExitStack() as inside:
+            inside.enter_context(warnings.catch_warnings())
+            warnings.filterwarnings("ignore", "The .grad attribute of a Tensor")  # which the compiler looks at
+            inside.enter_context(torch._dynamo.config.patch(recompile_limit=PROGRAMS))
+            inside.enter_context(torch.backends.cudnn.flags(enabled=True, benchmark=True))
+            yield
+    except BackendCompilerFailed as error:
+        cause = first_line(error.inner_exception)
+        raise InputError(f"the model cannot be compiled: {cause}; use training.mode=exact") from None
     finally:
-        for network in networks:
-            del network.forward
+        for part in parts:
+            del part.forward
+
+
+def _parts(model: nn.Module) -> Iterator[nn.Module]:
+    """What is compiled on its own: blocks, and normalisation between them; or whole networks."""
+    for network in model.values() if isinstance(model, nn.ModuleDict) else [model]:
+        named = (getattr(module, "block", None) for module in network.modules())
+        kinds = tuple({kind for kind in named if isinstance(kind, type)})
+        blocks = [module for module in network.modules() if isinstance(module, kinds)]
+        inside = {id(part) for block in blocks for part in block.modules()}
+        norms = [part for part in network.modules() if isinstance(part, nn.BatchNorm2d) and id(part) not in inside]
+        yield from [*blocks, *norms] if blocks else [network]
+
+
+def _where_differentiated(fast: Callable[..., Any], plain: Callable[..., Any]) -> Callable[..., Any]:
+    def forward(*args: Any, **kwargs: Any) -> Any:
+        return (fast if torch.is_grad_enabled() else plain)(*args, **kwargs)
+
+    return forward
 
 
 class Recorder:
     """Training steps as CUDA graphs: launched as one, whatever the number of kernels in them.
 
-    A step must read what changes from batch to batch from the tensor it is given, and from nowhere else.
+    A step must read what changes from batch to batch from the tensor it is given or from tensors that stay where they
+    are; numbers are built in.
     """
 
     def __init__(self) -> None:

@@ -52,6 +52,14 @@ class Stage(ABC):
     def before_epoch(self, epoch: int) -> None:
         """Called before each epoch, counted from 0."""
 
+    def constants(self) -> object:
+        """The numbers that may change between epochs and that a step has built in.
+
+        A step that was recorded is recorded anew when they are no longer equal. All else that changes must be in
+        tensors that stay where they are.
+        """
+        return None
+
     @abstractmethod
     def loss(self, batch: Batch) -> Loss:
         """The loss of a training or a validation batch."""
