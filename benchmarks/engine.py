@@ -11,6 +11,7 @@ whole      the paper's 50 + 100 epochs, with everything from loading the teacher
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import tempfile
 import time
@@ -87,10 +88,8 @@ class Bench:
             weights = (whole.folder / "model.safetensors").read_bytes()
             for at in (steps + steps // 2, 3 * steps + steps // 2):
                 name = f"killed-{mode}-{at}"
-                try:
+                with contextlib.suppress(KeyboardInterrupt):
                     self.prune(name, data, Killed(at), training__mode=mode, **short)
-                except KeyboardInterrupt:
-                    pass
                 again = self.prune(name, data, training__mode=mode, **short)
                 yield {
                     "part": "resume",

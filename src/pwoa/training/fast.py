@@ -79,7 +79,6 @@ class Recorder:
     """
 
     def __init__(self) -> None:
-        self._pool = torch.cuda.graph_pool_handle()
         self._graph: torch.cuda.CUDAGraph | None = None
 
     def record(
@@ -90,7 +89,7 @@ class Recorder:
         graph, given = torch.cuda.CUDAGraph(), example.clone()
         graph.register_generator_state(generator)
         torch.cuda.synchronize()
-        with torch.cuda.graph(graph, pool=self._pool):
+        with torch.cuda.graph(graph):
             step(given)
         self._graph = graph
 
