@@ -160,6 +160,9 @@ def pretrain(
     data: DataOption = None,
     folder: FolderOption = None,
     arch: Annotated[str | None, typer.Option("--arch", help="The architecture to train.")] = None,
+    lite: Annotated[
+        float | None, typer.Option(help="Train a Lite network: as deep, with this many times fewer parameters.")
+    ] = None,
     epochs: Annotated[int | None, typer.Option(help="How many epochs.")] = None,
     seed: Annotated[int | None, typer.Option(help="Of the network, the splits, the batches and the attacks.")] = None,
     device: DeviceOption = "auto",
@@ -169,6 +172,8 @@ def pretrain(
     """Train a robust model from scratch, with adversarial examples, to have something to prune.
 
     Example: [bold]pwoa pretrain --recipe teacher-cifar10 --method trades --out runs/teacher[/bold]
+
+    Example: [bold]pwoa pretrain --recipe teacher-cifar10 --lite 8 --out runs/lite[/bold]
     """
     from pwoa.recipe import load_recipe
 
@@ -177,6 +182,7 @@ def pretrain(
         "data.name": data,
         "data.folder": folder and str(folder),
         "teacher.architecture": arch,
+        "pretrain.lite": lite,
         "pretrain.epochs": epochs,
         "training.seed": seed,
         "training.device": None if device == "auto" else device,
@@ -195,7 +201,7 @@ def pretrain(
     _print_table({plan.method: summary["accuracy"]}, f"Accuracy in % on {summary['images']:,} test images, {threat}")
     print(f"run folder: {result.folder}")
     weights = result.folder / "model.safetensors"
-    print(f"prune it: pwoa prune --arch {plan.teacher.architecture} --checkpoint {weights} --data {plan.data.name}")
+    print(f"prune it: pwoa prune --arch {summary['architecture']} --checkpoint {weights} --data {plan.data.name}")
 
 
 @app.command()
