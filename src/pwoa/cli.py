@@ -316,7 +316,10 @@ def compare(
 def sweep(
     grid: Annotated[Path, typer.Argument(help="A TOML file: recipe, and the tables set and grid.")],
     out: Annotated[Path, typer.Option("--out", help="The folder of the sweep's runs; the same again goes on.")],
-    jobs: Annotated[int, typer.Option(help="Runs at a time; 0 is one a GPU, or one.")] = 0,
+    on: Annotated[str, typer.Option("--on", help="local: this machine's devices; ray: a Ray cluster.")] = "local",
+    jobs: Annotated[int, typer.Option(min=0, help="Runs at a time on this machine; 0 is one a GPU, or one.")] = 0,
+    address: Annotated[str | None, typer.Option(help="Where the Ray cluster is, as HOST:6379 or auto.")] = None,
+    retries: Annotated[int, typer.Option(min=0, help="How often a run that was killed is started again.")] = 2,
 ) -> None:
     """Prune many times: every combination of the settings in a grid.
 
@@ -329,12 +332,14 @@ def sweep(
     from pwoa.progress import ConsoleProgress
     from pwoa.report.table import text_table
 
-    rows = library.sweep(grid, out, jobs=jobs, progress=ConsoleProgress())
-    if not rows:
-        raise InputError(f"no run of {grid} ended; see the .log files in {out}")
-    print()
-    _console().print(text_table(library.spread(rows), "Accuracy in %, mean ± standard deviation over seeds"))
-    print(f"rows: {out / library.ROWS}")
+    found = library.sweep(grid, out, on=on, jobs=jobs, address=address, retries=retries, progress=ConsoleProgress())
+    if found.rows:
+        print()
+        _console().print(text_table(found.table, "Accuracy in %, mean ± standard deviation over seeds"))
+        print(f"rows: {out / library.ROWS}")
+    if found.failed:
+        print(f"error: {len(found.failed)} of the runs failed; see the .log files in {out}", file=sys.stderr)
+        raise typer.Exit(1)
 
 
 @app.command()
