@@ -133,7 +133,7 @@ class StandIn:
         return False
 
     def init(self, address: str | None, **rest: Any) -> None:
-        if address == "nobody:1":
+        if not self.resources:
             raise ConnectionError("no answer\nand a long story")
         self.addresses.append(address)
 
@@ -169,7 +169,7 @@ class TestRay:
         ray: StandIn,
         given: list[Task],
         retries: int = 1,
-        address: str | None = "head:6379",
+        address: str | None = "auto",
     ) -> dict[str, str | None]:
         ended: dict[str, str | None] = {}
         monkeypatch.setitem(sys.modules, "ray", ray)
@@ -184,7 +184,7 @@ class TestRay:
         assert ended["0"] is None
         assert (tmp_path / "0.log").read_text().startswith("pwoa ")
         assert str(ended["wrong"]).startswith("no recipe 'nowhere': neither a file nor a preset")
-        assert ray.addresses == ["head:6379", "down"]
+        assert ray.addresses == ["auto", "down"]
         assert ray.options == {"num_cpus": 1, "num_gpus": 0, "max_retries": 1, "max_calls": 1}
 
     def test_a_task_has_a_gpu_where_there_are_any(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -202,8 +202,10 @@ class TestRay:
         assert self.run(monkeypatch, ray, tasks(tmp_path, "--version")) == {"0": "RayError: the node died"}
 
     def test_no_cluster_and_no_ray_are_one_line(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        with pytest.raises(InputError, match=r"^no Ray cluster at nobody:1: no answer$"):
-            self.run(monkeypatch, StandIn({}, {}), [], address="nobody:1")
+        with pytest.raises(InputError, match=r"^no Ray cluster at auto: no answer$"):
+            self.run(monkeypatch, StandIn({}, {}), [])
+        with pytest.raises(InputError, match=r"^no Ray cluster at ray://127\.0\.0\.1:1: .*refused$"):
+            self.run(monkeypatch, StandIn({"CPU": 1.0}, {}), [], address="ray://127.0.0.1:1")
         monkeypatch.setitem(sys.modules, "ray", None)
         with pytest.raises(InputError, match=r"needs Ray: pip install 'pwoa\[ray\]'"):
             run_on_ray([], lambda task, why: None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 from collections.abc import Callable, Sequence
 from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
@@ -24,8 +25,9 @@ def run_on_ray(
     connected: bool = ray.is_initialized()
     if not connected:
         try:
+            _knock(address)
             ray.init(address=address, log_to_driver=False, logging_level="ERROR")
-        except (ConnectionError, ValueError, RuntimeError) as error:
+        except (OSError, ValueError, RuntimeError) as error:
             raise InputError(f"no Ray cluster at {address or 'this machine'}: {first_line(error)}") from None
     gpus = 1 if ray.cluster_resources().get("GPU") else 0
     remote = ray.remote(num_cpus=1, num_gpus=gpus, max_retries=retries, max_calls=1)(carry_out)
@@ -52,6 +54,13 @@ def carry_out(arguments: Sequence[str], log: str, folder: str) -> int:
     os.chdir(folder)
     with Path(log).open("a", encoding="utf-8") as file, redirect_stdout(file), redirect_stderr(file):
         return int(app(list(arguments), standalone_mode=False) or 0)
+
+
+def _knock(address: str | None) -> None:
+    """Raise an OSError at once where nobody answers; Ray itself would try for minutes."""
+    host, _, port = (address or "").removeprefix("ray://").rpartition(":")
+    if host and port.isdigit():
+        socket.create_connection((host, int(port)), timeout=10).close()
 
 
 def _ray() -> Any:
