@@ -99,6 +99,9 @@ def about(
 @friendly
 def prune(
     recipe: RecipeOption = None,
+    method: Annotated[
+        str | None, typer.Option(help="pwoa, or to compare: advprune, hydra, apd, harp or magnitude.")
+    ] = None,
     rate: Annotated[float | None, typer.Option(help="Unpruned size over pruned size: 4 keeps a quarter.")] = None,
     data: DataOption = None,
     folder: FolderOption = None,
@@ -121,6 +124,7 @@ def prune(
     from pwoa.recipe import load_recipe, recipe_for
 
     given = {
+        "method": method,
         "sparsity.rate": rate,
         "data.name": data,
         "data.folder": folder and str(folder),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -12,12 +13,14 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
+from typer.testing import CliRunner
 
 import pwoa
 from pwoa.attacks.ball import distance
+from pwoa.cli import app
 from pwoa.data import Data
 from pwoa.guard import ExampleFreeViolation, example_free
-from pwoa.methods import METHODS, find_method
+from pwoa.methods import METHODS, PRETRAINING, find_method
 from pwoa.methods.hydra import Hydra, Scoring, first_scores
 from pwoa.methods.mixing import Mixer
 from pwoa.progress import Progress
@@ -77,6 +80,16 @@ class TestMixing:
         with method.stages[0].running():
             loss = method.stages[0].loss(batch)
         assert float(loss.parts["distillation"].detach()) == pytest.approx(0, abs=1e-4)
+
+
+def test_the_command_line_knows_every_method() -> None:
+    for verb, known in (("prune", METHODS), ("pretrain", PRETRAINING)):
+        text = CliRunner().invoke(app, [verb, "--help"], env={"COLUMNS": "200"}).output
+        (line,) = (line for line in text.splitlines() if "--method" in line and "Example" not in line)
+        assert set(re.findall(r"[a-z-]+", line)) >= set(known)
+    wrong = CliRunner().invoke(app, ["prune", "--method", "hidra"])
+    assert wrong.exit_code == 2
+    assert "unknown method 'hidra' (did you mean 'hydra'?)" in wrong.stderr
 
 
 @pytest.mark.parametrize("method", METHODS)
