@@ -136,7 +136,7 @@ class FinetuneRecipe:
 
 @dataclass(frozen=True)
 class HarpRecipe:
-    """HARP's penalty on weights kept beyond the budget: `gamma` is what its weight grows by each epoch.
+    """HARP's penalty on weights kept beyond the budget: `gamma` is what its weight grows by each of 20 epochs.
 
     No layer may keep less than `minimum` times the budget's fraction while the layers' rates are learned.
     """

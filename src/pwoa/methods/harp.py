@@ -6,7 +6,8 @@ keeps the fraction a_l = a_min + (1 − a_min) σ(r_l) of its weights, those wit
     L = CE(mixed batch) + γ max(kept / budget − 1, 0)
 
 is minimised over scores and r, with gradients straight through the mask: ∂L/∂a_l = Σ ∂L/∂M_i. γ grows by `harp.gamma`
-each epoch and stays as it is once the budget is met. Stage two trains the weights that are kept.
+each epoch, and stays as it is once the budget is met; in a search of other than the published 20 epochs the steps are
+such that it ends where it would after 20. Stage two trains the weights that are kept.
 
 The layers' shares are learned, so sparsity.allocation does not matter; in the end they are scaled to sum up to the
 budget exactly, where the published method stops at or below it. At first every layer keeps 1/√rate: the 10 % from
@@ -29,6 +30,7 @@ from pwoa.recipe import Recipe
 from pwoa.sparsity import ALLOCATIONS, Masks, prunable, sizes
 from pwoa.training import Batch, Loss, Material, Stage
 
+PUBLISHED_EPOCHS = 20
 MET = 5e-5
 """A penalty below this counts as none."""
 
@@ -63,7 +65,8 @@ class ShareScoring(Scoring):
         first = torch.full((len(dense),), min(start, 0.99), device=dense[0].device)
         self.rates = nn.Parameter(torch.logit(first))
         self._sizes = torch.tensor([weight.numel() for weight in dense], dtype=first.dtype, device=first.device)
-        self._growth, self.gamma, self._met = recipe.harp.gamma, 0.0, False
+        self._growth = recipe.harp.gamma * PUBLISHED_EPOCHS / self.epochs
+        self.gamma, self._met = 0.0, False
 
     def parameters(self) -> Iterable[nn.Parameter]:
         return [*super().parameters(), self.rates]
