@@ -17,6 +17,7 @@ from pwoa.cli import app
 from pwoa.data import load_data
 from pwoa.errors import InputError
 from pwoa.progress import Progress
+from pwoa.recipe import to_toml
 from pwoa.sweep import expand, spread, sweep
 
 QUICK = """
@@ -218,6 +219,16 @@ def test_finished_runs_are_skipped_and_failed_ones_left_out(tmp_path: Path, digi
     changed = write(tmp_path, QUICK + digits + '"finetune.learning_rate" = 0.02\n' + grid)
     with pytest.raises(InputError, match=r"holds a run with another finetune\.learning_rate; choose another --out"):
         sweep(changed, tmp_path / "runs")
+
+
+def test_what_a_run_chose_itself_makes_it_no_other(tmp_path: Path) -> None:
+    path = write(tmp_path, 'recipe = "demo"\n[set]\nteacher.architecture = "auto"\n')
+    (point,) = expand(path)
+    folder, result = tmp_path / "runs" / "run", {"pruned": {}, "images": 1, "training_seconds": 1.0, "device": "none"}
+    folder.mkdir(parents=True)
+    (folder / "result.json").write_text(json.dumps(result))
+    (folder / "recipe.toml").write_text(to_toml(point.recipe.with_settings({"teacher.architecture": "lenet"})))
+    assert [row["architecture"] for row in sweep(path, tmp_path / "runs").rows] == ["lenet"]
 
 
 def test_ctrl_c_stops_the_runs_to_be_resumed(tmp_path: Path, digits: str) -> None:

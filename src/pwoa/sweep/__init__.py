@@ -26,7 +26,7 @@ from typing import Any
 from pwoa.errors import InputError
 from pwoa.files import naming, replacing
 from pwoa.progress import Progress
-from pwoa.recipe import load_recipe, to_toml
+from pwoa.recipe import flat, load_recipe, to_toml
 from pwoa.sweep.cluster import run_on_ray
 from pwoa.sweep.grid import Point, expand
 from pwoa.sweep.local import run_here
@@ -36,6 +36,8 @@ from pwoa.sweep.task import Task
 __all__ = ["ROWS", "Point", "Swept", "Task", "expand", "row_of", "spread", "sweep"]
 
 ROWS = "rows.json"
+_CHOSEN_LATE = ("teacher.architecture", "training.mode")
+"""Settings that a run writes down as it chose them, where its recipe says auto."""
 
 
 @dataclass(frozen=True)
@@ -113,10 +115,9 @@ def _place(
 def _finished(folder: Path, point: Point) -> bool:
     """Whether the point's run has ended; an error if the folder holds another."""
     if (folder / "recipe.toml").is_file():
+        open_ended = {key for key in _CHOSEN_LATE if flat(point.recipe)[key] == "auto"}
         changed = load_recipe(folder / "recipe.toml").differences(point.recipe)
-        if point.recipe.teacher.architecture == "auto":
-            changed = [key for key in changed if key != "teacher.architecture"]
-        if changed:
+        if changed := [key for key in changed if key not in open_ended]:
             raise InputError(f"{folder} holds a run with another {', '.join(changed[:3])}; choose another --out")
     return (folder / "result.json").is_file()
 
