@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import json
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
+from PIL import Image
 from typer.testing import CliRunner
 
 from pwoa.cli import app
+from pwoa.data import load_data
 from pwoa.errors import InputError
 from pwoa.progress import Progress
+from pwoa.recipe import to_toml
 from pwoa.sweep import expand, spread, sweep
 
 QUICK = """
@@ -18,11 +25,33 @@ recipe = "demo"
 [set]
 "search.epochs" = 1
 "finetune.epochs" = 1
-"training.batch" = 100
-"data.validation" = 9800
+"training.batch" = 25
+"data.validation" = 25
 "evaluation.images" = 20
 "evaluation.attacks" = ["natural", "pgd2"]
+"pretrain.epochs" = 1
+"pretrain.steps" = 1
 """
+
+
+@pytest.fixture(scope="module")
+def digits(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A setting that names a folder of a few images."""
+    folder, data = tmp_path_factory.mktemp("digits"), load_data("mnist-mini")
+    for split, images, n in (("train", data.train, 100), ("test", data.test, 40)):
+        for i in range(n):
+            target = folder / split / str(int(images.labels[i]))
+            target.mkdir(parents=True, exist_ok=True)
+            Image.fromarray(images.pixels[i, 0].numpy()).save(target / f"{i:04}.png")
+    return f'"data.name" = "{folder}"\n'
+
+
+class Told(Progress):
+    def __init__(self) -> None:
+        self.said: list[str] = []
+
+    def say(self, message: str) -> None:
+        self.said.append(message)
 
 
 def write(folder: Path, text: str) -> Path:
@@ -50,7 +79,63 @@ def test_a_grid_is_every_combination(tmp_path: Path) -> None:
     ]
     assert {point.recipe.finetune.epochs for point in points} == {7}
     assert {point.recipe.data.name for point in points} == {"mnist"}
+    assert {point.verb for point in points} == {"prune"}
     assert [point.name for point in expand(write(tmp_path, 'recipe = "demo"'))] == ["run"]
+
+
+def test_a_grid_over_teachers(tmp_path: Path) -> None:
+    text = """
+    recipe = "cifar10"
+    [grid]
+    teacher = [
+      { checkpoint = "/far/away/runs/a/model.safetensors" },
+      { architecture = "wrn-34-10", checkpoint = "/far/away/runs/b/model.safetensors" },
+    ]
+    training.seed = [0, 1]
+    """
+    points = expand(write(tmp_path, text))
+    assert [point.name for point in points] == [
+        f"teacher={teacher}_model.safetensors-seed={seed}" for teacher in "ab" for seed in (0, 1)
+    ]
+    assert [point.recipe.teacher.architecture for point in points] == ["resnet18"] * 2 + ["wrn-34-10"] * 2
+    assert points[3].recipe.teacher.checkpoint == "/far/away/runs/b/model.safetensors"
+    assert [point.label for point in points] == [
+        f"pwoa, rate 4, mix 0, teacher {teacher}/model.safetensors" for teacher in "aabb"
+    ]
+
+
+def test_a_grid_over_recipes_has_each_methods_own_settings(tmp_path: Path) -> None:
+    text = '[set]\nteacher.checkpoint = "a.pt"\n[grid]\nrecipe = ["cifar10", "cifar10-hydra"]\ntraining.seed = [0, 1]\n'
+    points = expand(write(tmp_path, text))
+    assert [point.recipe.method for point in points] == ["pwoa", "pwoa", "hydra", "hydra"]
+    assert [point.recipe.search.learning_rate for point in points] == [0.01, 0.01, 0.1, 0.1]
+    assert {point.recipe.teacher.checkpoint for point in points} == {"a.pt"}
+    assert points[2].name == "recipe=cifar10-hydra-seed=0"
+    assert points[2].label == "hydra, rate 4, mix 1, recipe cifar10-hydra"
+
+
+def test_a_method_of_robust_training_trains_lite_networks_each_once(tmp_path: Path) -> None:
+    text = """
+    recipe = "cifar10"
+    [grid]
+    method = ["magnitude", "trades"]
+    teacher = [{ checkpoint = "a.pt" }, { checkpoint = "b.pt" }, { checkpoint = "c.pt", architecture = "vgg16" }]
+    sparsity.rate = [4, 16]
+    training.mix = [0.0, 0.5]
+    """
+    points = expand(write(tmp_path, text))
+    pruned, lite = ([point for point in points if point.verb == verb] for verb in ("prune", "pretrain"))
+    assert len(pruned) == 3 * 2 * 2
+    assert {point.recipe.pretrain.lite for point in pruned} == {1.0}
+    assert [point.name for point in lite] == [
+        "method=trades-rate=4",
+        "method=trades-rate=16",
+        "method=trades-teacher=vgg16-rate=4",
+        "method=trades-teacher=vgg16-rate=16",
+    ]
+    assert [point.recipe.pretrain.lite for point in lite] == [4.0, 16.0, 4.0, 16.0]
+    assert [point.recipe.teacher.architecture for point in lite] == ["resnet18"] * 2 + ["vgg16"] * 2
+    assert lite[3].label == "trades (lite), rate 16, teacher vgg16"
 
 
 @pytest.mark.parametrize(
@@ -58,8 +143,11 @@ def test_a_grid_is_every_combination(tmp_path: Path) -> None:
     [
         ("[grids]\n", r"unknown key 'grids' \(did you mean 'grid'\?\)"),
         ("[grid]\nmethod = 'pwoa'\n", r"grid\.method = 'pwoa' is not a list of values"),
+        ("[grid]\nmethod = ['pwoa', 'hidra']\n", r"unknown method 'hidra' \(did you mean 'hydra'\?\)"),
         ("[grid]\nsparsity.rate = []\n", r"grid\.sparsity\.rate = \[\] is not a list"),
         ("[grid]\nsparsity.rat = [4]\n", r"did you mean 'sparsity\.rate'"),
+        ("[grid]\nteacher = ['a.pt']\n", r"'teacher' is a section"),
+        ("[grid]\ndata.name = ['a b', 'a_b']\n", "two runs would have the folder name=a_b"),
         ("[grid\n", "not valid TOML"),
         ("recipe = 'mnits'", "did you mean 'mnist'"),
     ],
@@ -72,33 +160,88 @@ def test_a_wrong_grid_is_one_line(tmp_path: Path, text: str, message: str) -> No
         expand(tmp_path / "nowhere.toml")
 
 
-def test_means_and_deviations_are_over_seeds() -> None:
-    row = {"method": "pwoa", "rate": 4.0, "mix": 0.0, "natural": 90.0, "pgd20": 50.0, "cw": None, "autoattack": None}
-    rows = [row, {**row, "pgd20": 54.0}, {**row, "rate": 16.0}]
+@pytest.mark.parametrize(
+    ("place", "message"),
+    [
+        ({"on": "slurm"}, "--on slurm: a sweep runs on local or ray"),
+        ({"address": "auto"}, "--address auto goes with --on ray"),
+        ({"on": "ray", "jobs": 3}, "--jobs counts the runs at a time on this machine"),
+    ],
+)
+def test_a_wrong_place_is_one_line(tmp_path: Path, place: dict[str, str], message: str) -> None:
+    path = write(tmp_path, 'recipe = "demo"')
+    with pytest.raises(InputError, match=message):
+        sweep(path, tmp_path / "runs", **place)  # type: ignore[arg-type]
+    assert not (tmp_path / "runs").exists()
+
+
+def test_means_and_deviations_are_over_rows_with_one_label() -> None:
+    row = {"natural": 90.0, "pgd20": 50.0, "cw": None, "autoattack": None}
+    rows = [("a", row), ("a", {**row, "pgd20": 54.0}), ("b", row)]
     assert spread(rows) == {
-        "pwoa, rate 4, mix 0": {"natural": "90.00 ± 0.00", "pgd20": "52.00 ± 2.83", "cw": "", "autoattack": ""},
-        "pwoa, rate 16, mix 0": {"natural": "90.00", "pgd20": "50.00", "cw": "", "autoattack": ""},
+        "a": {"natural": "90.00 ± 0.00", "pgd20": "52.00 ± 2.83", "cw": "", "autoattack": ""},
+        "b": {"natural": "90.00", "pgd20": "50.00", "cw": "", "autoattack": ""},
     }
 
 
-def test_finished_runs_are_skipped_and_failed_ones_left_out(tmp_path: Path) -> None:
-    class Told(Progress):
-        def __init__(self) -> None:
-            self.said: list[str] = []
-
-        def say(self, message: str) -> None:
-            self.said.append(message)
-
-    path = write(tmp_path, QUICK + '[grid]\nmethod = ["magnitude"]\nsparsity.rate = [2, 100000]\n')
+def test_finished_runs_are_skipped_and_failed_ones_left_out(tmp_path: Path, digits: str) -> None:
+    """Real runs: one prunes, one fails, and one trains a Lite network."""
+    grid = '[grid]\nmethod = ["magnitude", "pgd-at"]\nsparsity.rate = [64, 100000]\n'
+    path = write(tmp_path, QUICK + digits + grid)
     told = Told()
-    rows = sweep(path, tmp_path / "runs", retries=0, progress=told)
-    assert [(row["method"], row["rate"], row["n"], row["mix"]) for row in rows] == [("magnitude", 2.0, 20, 0.0)]
-    assert told.said[1:] == ["method=magnitude-rate=100000 failed: " + told.said[1].partition("failed: ")[2]]
-    assert "leaves layer" in told.said[1]
-    assert json.loads((tmp_path / "runs" / "rows.json").read_text()) == rows
-    result = tmp_path / "runs" / "method=magnitude-rate=2" / "result.json"
+    found = sweep(path, tmp_path / "runs", retries=0, progress=told)
+    pruned, lite, narrowest = found.rows
+    assert set(pruned) == {
+        *("dataset", "architecture", "teacher", "method", "rate", "mix", "seed"),
+        *("natural", "pgd20", "cw", "autoattack", "n", "seconds", "device"),
+    }
+    assert (pruned["method"], pruned["rate"], pruned["n"], pruned["mix"]) == ("magnitude", 64.0, 20, 0.0)
+    assert (pruned["architecture"], pruned["teacher"], pruned["pgd20"]) == ("lenet", "embedded", None)
+    assert (lite["method"], lite["rate"], lite["teacher"], lite["mix"]) == ("pgd-at", 64.0, None, 1.0)
+    assert lite["architecture"].startswith("lenet@0.")
+    assert narrowest["rate"] == 100000.0
+    assert list(found.failed) == ["method=magnitude-rate=100000"]
+    assert "leaves layer" in found.failed["method=magnitude-rate=100000"]
+    assert told.said[0] == f"4 runs, 0 of them finished before; sweep folder: {tmp_path / 'runs'}"
+    assert told.said[1].startswith("method=magnitude-rate=100000 failed: rate 100000 leaves layer")
+    assert json.loads((tmp_path / "runs" / "rows.json").read_text()) == found.rows
+    assert list(found.table) == ["magnitude, rate 64, mix 0", "pgd-at (lite), rate 64", "pgd-at (lite), rate 1e+05"]
+
+    result = tmp_path / "runs" / "method=magnitude-rate=64" / "result.json"
     before = result.stat().st_mtime_ns
     done = CliRunner().invoke(app, ["sweep", str(path), "--out", str(tmp_path / "runs")])
-    assert done.exit_code == 0, done.output
-    assert "magnitude, rate 2, mix 0" in done.output
+    assert "4 runs, 3 of them finished before" in done.output.replace("\n", " ")
+    assert "pgd-at (lite), rate 64" in done.output
+    assert done.exit_code == 1
+    assert "error: 1 of the runs failed" in done.stderr
     assert result.stat().st_mtime_ns == before
+
+    changed = write(tmp_path, QUICK + digits + '"finetune.learning_rate" = 0.02\n' + grid)
+    with pytest.raises(InputError, match=r"holds a run with another finetune\.learning_rate; choose another --out"):
+        sweep(changed, tmp_path / "runs")
+
+
+def test_what_a_run_chose_itself_makes_it_no_other(tmp_path: Path) -> None:
+    path = write(tmp_path, 'recipe = "demo"\n[set]\nteacher.architecture = "auto"\n')
+    (point,) = expand(path)
+    folder, result = tmp_path / "runs" / "run", {"pruned": {}, "images": 1, "training_seconds": 1.0, "device": "none"}
+    folder.mkdir(parents=True)
+    (folder / "result.json").write_text(json.dumps(result))
+    (folder / "recipe.toml").write_text(to_toml(point.recipe.with_settings({"teacher.architecture": "lenet"})))
+    assert [row["architecture"] for row in sweep(path, tmp_path / "runs").rows] == ["lenet"]
+
+
+def test_ctrl_c_stops_the_runs_to_be_resumed(tmp_path: Path, digits: str) -> None:
+    path = write(tmp_path, QUICK + digits + '"training.checkpoint_seconds" = 0\n[grid]\nfinetune.epochs = [2000]\n')
+    command = [sys.executable, "-m", "pwoa", "sweep", str(path), "--out", str(tmp_path / "runs")]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    checkpoint = tmp_path / "runs" / "epochs=2000" / "checkpoint" / "state.pt"
+    while not checkpoint.exists():
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 130, err
+    assert "stopped; the same command goes on" in out
+    assert "Traceback" not in err
+    assert "stopped; the same command" in (tmp_path / "runs" / "epochs=2000.log").read_text()

@@ -99,6 +99,9 @@ def about(
 @friendly
 def prune(
     recipe: RecipeOption = None,
+    method: Annotated[
+        str | None, typer.Option(help="pwoa, or to compare: advprune, hydra, apd, harp or magnitude.")
+    ] = None,
     rate: Annotated[float | None, typer.Option(help="Unpruned size over pruned size: 4 keeps a quarter.")] = None,
     data: DataOption = None,
     folder: FolderOption = None,
@@ -121,6 +124,7 @@ def prune(
     from pwoa.recipe import load_recipe, recipe_for
 
     given = {
+        "method": method,
         "sparsity.rate": rate,
         "data.name": data,
         "data.folder": folder and str(folder),
@@ -160,6 +164,9 @@ def pretrain(
     data: DataOption = None,
     folder: FolderOption = None,
     arch: Annotated[str | None, typer.Option("--arch", help="The architecture to train.")] = None,
+    lite: Annotated[
+        float | None, typer.Option(help="Train a Lite network: as deep, with this many times fewer parameters.")
+    ] = None,
     epochs: Annotated[int | None, typer.Option(help="How many epochs.")] = None,
     seed: Annotated[int | None, typer.Option(help="Of the network, the splits, the batches and the attacks.")] = None,
     device: DeviceOption = "auto",
@@ -169,6 +176,8 @@ def pretrain(
     """Train a robust model from scratch, with adversarial examples, to have something to prune.
 
     Example: [bold]pwoa pretrain --recipe teacher-cifar10 --method trades --out runs/teacher[/bold]
+
+    Example: [bold]pwoa pretrain --recipe teacher-cifar10 --lite 8 --out runs/lite[/bold]
     """
     from pwoa.recipe import load_recipe
 
@@ -177,6 +186,7 @@ def pretrain(
         "data.name": data,
         "data.folder": folder and str(folder),
         "teacher.architecture": arch,
+        "pretrain.lite": lite,
         "pretrain.epochs": epochs,
         "training.seed": seed,
         "training.device": None if device == "auto" else device,
@@ -195,7 +205,7 @@ def pretrain(
     _print_table({plan.method: summary["accuracy"]}, f"Accuracy in % on {summary['images']:,} test images, {threat}")
     print(f"run folder: {result.folder}")
     weights = result.folder / "model.safetensors"
-    print(f"prune it: pwoa prune --arch {plan.teacher.architecture} --checkpoint {weights} --data {plan.data.name}")
+    print(f"prune it: pwoa prune --arch {summary['architecture']} --checkpoint {weights} --data {plan.data.name}")
 
 
 @app.command()
@@ -310,7 +320,10 @@ def compare(
 def sweep(
     grid: Annotated[Path, typer.Argument(help="A TOML file: recipe, and the tables set and grid.")],
     out: Annotated[Path, typer.Option("--out", help="The folder of the sweep's runs; the same again goes on.")],
-    jobs: Annotated[int, typer.Option(help="Runs at a time; 0 is one a GPU, or one.")] = 0,
+    on: Annotated[str, typer.Option("--on", help="local: this machine's devices; ray: a Ray cluster.")] = "local",
+    jobs: Annotated[int, typer.Option(min=0, help="Runs at a time on this machine; 0 is one a GPU, or one.")] = 0,
+    address: Annotated[str | None, typer.Option(help="Where the Ray cluster is, as HOST:6379 or auto.")] = None,
+    retries: Annotated[int, typer.Option(min=0, help="How often a run that was killed is started again.")] = 2,
 ) -> None:
     """Prune many times: every combination of the settings in a grid.
 
@@ -323,12 +336,14 @@ def sweep(
     from pwoa.progress import ConsoleProgress
     from pwoa.report.table import text_table
 
-    rows = library.sweep(grid, out, jobs=jobs, progress=ConsoleProgress())
-    if not rows:
-        raise InputError(f"no run of {grid} ended; see the .log files in {out}")
-    print()
-    _console().print(text_table(library.spread(rows), "Accuracy in %, mean ± standard deviation over seeds"))
-    print(f"rows: {out / library.ROWS}")
+    found = library.sweep(grid, out, on=on, jobs=jobs, address=address, retries=retries, progress=ConsoleProgress())
+    if found.rows:
+        print()
+        _console().print(text_table(found.table, "Accuracy in %, mean ± standard deviation over seeds"))
+        print(f"rows: {out / library.ROWS}")
+    if found.failed:
+        print(f"error: {len(found.failed)} of the runs failed; see the .log files in {out}", file=sys.stderr)
+        raise typer.Exit(1)
 
 
 @app.command()

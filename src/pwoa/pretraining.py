@@ -13,9 +13,10 @@ from torch import nn
 
 from pwoa.data import Data, load_data
 from pwoa.devices import choose_device, device_name
+from pwoa.errors import InputError
 from pwoa.evaluation import parse_attacks, robustness, work
 from pwoa.methods import find_pretraining
-from pwoa.models import architecture_name, build, check_model
+from pwoa.models import architecture_name, build, check_model, lite_width
 from pwoa.pipeline import Result, choose_run, lay_out, resumable
 from pwoa.progress import Progress
 from pwoa.recipe import Recipe, load_recipe
@@ -72,6 +73,7 @@ class _Subject:
     material: Material
     device: torch.device
     identity: dict[str, str]
+    size: dict[str, Any]
 
 
 def _prepare(
@@ -91,20 +93,40 @@ def _prepare(
     device = choose_device(own_device(recipe.training.device))
     recipe = recipe.with_settings({"training.mode": choose_mode(recipe.training.mode, device)})
     loaded = loaded.to(device)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(recipe.training.seed)
-        channels = loaded.train.pixels.shape[1]
-        fresh = build(recipe.teacher.architecture, loaded.classes, channels) if model is None else model
+    fresh, size = _network(recipe, loaded, model)
     network = copy.deepcopy(fresh).to(device)
     check_model(network, loaded.train.batch(torch.arange(2, device=device))[0], loaded.classes)
     material = Material.of(loaded, recipe, device)
-    return _Subject(recipe, loaded, network, material, device, {"data": loaded.fingerprint()})
+    return _Subject(recipe, loaded, network, material, device, {"data": loaded.fingerprint()}, size)
+
+
+def _network(recipe: Recipe, data: Data, given: nn.Module | None) -> tuple[nn.Module, dict[str, Any]]:
+    """The given network, or a new one of the recipe's architecture, Lite if it says so; and how large it is."""
+    name, lite, channels = recipe.teacher.architecture, recipe.pretrain.lite, data.train.pixels.shape[1]
+    if given is not None:
+        if lite > 1:
+            raise InputError("pretrain.lite narrows an architecture by name; leave it out for a network of your own")
+        return given, {"architecture": architecture_name(given), "parameters": _parameters(given), "rate": 1.0}
+    lite_name = f"{name.partition('@')[0]}@{lite_width(name, data.classes, channels, lite)}" if lite > 1 else name
+    with torch.device("meta"):
+        dense = build(name, data.classes, channels)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(recipe.training.seed)
+        network = build(lite_name, data.classes, channels)
+    size = {"parameters": _parameters(network), "rate": _parameters(dense) / _parameters(network)}
+    return network, {"architecture": architecture_name(network), **size}
+
+
+def _parameters(model: nn.Module) -> int:
+    return sum(parameter.numel() for parameter in model.parameters())
 
 
 def _announcement(subject: _Subject, run: Run) -> str:
-    recipe = subject.recipe
+    recipe, size = subject.recipe, subject.size
+    fewer = f", {size['rate']:.4g}× fewer than {recipe.teacher.architecture}" if recipe.pretrain.lite > 1 else ""
     return (
-        f"{recipe.method}: {recipe.teacher.architecture} on {recipe.data.name}, {recipe.pretrain.epochs} epochs on "
+        f"{recipe.method}: {size['architecture']} ({size['parameters']:,} parameters{fewer}) on {recipe.data.name}, "
+        f"{recipe.pretrain.epochs} epochs on "
         f"{len(subject.material.train):,} images, {device_name(subject.device)}\n"
         f"threat: {recipe.threat.norm} {recipe.threat.radius:.4g}; run folder: {run.path}"
     )
@@ -131,7 +153,7 @@ def _train(subject: _Subject, run: Run, progress: Progress, processes: Processes
     return {
         "method": recipe.method,
         "example_free": False,
-        "architecture": recipe.teacher.architecture,
+        **subject.size,
         "dataset": recipe.data.name,
         "epochs": recipe.pretrain.epochs,
         "selected_epoch": engine.selected,

@@ -135,11 +135,34 @@ class FinetuneRecipe:
 
 
 @dataclass(frozen=True)
+class HarpRecipe:
+    """HARP's penalty on weights kept beyond the budget: `gamma` is what its weight grows by each of 20 epochs.
+
+    No layer may keep less than `minimum` times the budget's fraction while the layers' rates are learned.
+    """
+
+    gamma: float = _number(0.01, low=0)
+    minimum: float = _number(0.1, low=0, high=1)
+
+
+@dataclass(frozen=True)
+class ApdRecipe:
+    """APD's loss: λ (`weight`) of distillation, 1 − λ of classification, and the temperature τ.
+
+    `teacher` is a checkpoint of the same network to distil from; empty, it is the run's own teacher.
+    """
+
+    weight: float = _number(0.9, low=0, high=1)
+    temperature: float = _number(5.0, low=1e-3)
+    teacher: str = ""
+
+
+@dataclass(frozen=True)
 class PretrainRecipe:
     """Robust training from scratch. `steps` of `step` (0: a quarter of the radius) attack each batch.
 
     `beta` weighs the divergence of TRADES, MART and LBGAT. Over the first `growing` epochs the radius grows to
-    that of the threat.
+    that of the threat. `lite` trains a Lite network: the same depth, and filters for that many times fewer parameters.
     """
 
     epochs: int = _number(36, low=1)
@@ -148,6 +171,7 @@ class PretrainRecipe:
     step: float = _number(0.0, low=0)
     beta: float = _number(6.0, low=0)
     growing: int = _number(0, low=0)
+    lite: float = _number(1.0, low=1)
 
 
 @dataclass(frozen=True)
@@ -195,6 +219,8 @@ class Recipe:
     objective: ObjectiveRecipe = ObjectiveRecipe()
     search: SearchRecipe = SearchRecipe()
     finetune: FinetuneRecipe = FinetuneRecipe()
+    harp: HarpRecipe = HarpRecipe()
+    apd: ApdRecipe = ApdRecipe()
     pretrain: PretrainRecipe = PretrainRecipe()
     training: TrainingRecipe = TrainingRecipe()
     evaluation: EvaluationRecipe = EvaluationRecipe()

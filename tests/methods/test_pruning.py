@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import math
+import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -10,12 +12,15 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from typer.testing import CliRunner
 
 import pwoa
 from pwoa.attacks.ball import distance
+from pwoa.cli import app
 from pwoa.data import Data
 from pwoa.guard import ExampleFreeViolation, example_free
-from pwoa.methods import METHODS, find_method
+from pwoa.methods import METHODS, PRETRAINING, find_method
 from pwoa.methods.hydra import Hydra, Scoring, first_scores
 from pwoa.methods.mixing import Mixer
 from pwoa.progress import Progress
@@ -77,6 +82,16 @@ class TestMixing:
         assert float(loss.parts["distillation"].detach()) == pytest.approx(0, abs=1e-4)
 
 
+def test_the_command_line_knows_every_method() -> None:
+    for verb, known in (("prune", METHODS), ("pretrain", PRETRAINING)):
+        text = CliRunner().invoke(app, [verb, "--help"], env={"COLUMNS": "200"}).output
+        (line,) = (line for line in text.splitlines() if "--method" in line and "Example" not in line)
+        assert set(re.findall(r"[a-z-]+", line)) >= set(known)
+    wrong = CliRunner().invoke(app, ["prune", "--method", "hidra"])
+    assert wrong.exit_code == 2
+    assert "unknown method 'hidra' (did you mean 'hydra'?)" in wrong.stderr
+
+
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("mix", [0.0, 0.5, 1.0])
 def test_every_method_prunes_to_the_exact_budget(
@@ -84,16 +99,46 @@ def test_every_method_prunes_to_the_exact_budget(
 ) -> None:
     recipe = quick(method=method, training__mix=mix, search__epochs=2, finetune__epochs=2)
     result = pwoa.prune(tiny_teacher, tiny_data, rate=4, recipe=recipe, folder=tmp_path / "run")
-    assert result.summary["rate"] == pytest.approx(4.0, rel=0.01)
     assert result.summary["example_free"] == (mix == 0)
     assert result.summary["method"] == method
-    for name, weight in prunable(result.model).items():
-        assert abs(weight.numel() / 4 - int(weight.count_nonzero())) < 1, name
+    weights = prunable(result.model)
+    left = {name: int(weight.count_nonzero()) for name, weight in weights.items()}
+    assert sum(left.values()) == sum(weight.numel() for weight in weights.values()) // 4
+    if method != "harp":  # which learns how to share the budget
+        assert all(abs(weight.numel() / 4 - left[name]) < 1 for name, weight in weights.items())
+
+
+class Unhurried(TorchDispatchMode):
+    """Raises where the host would wait for a device to tell it a number."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = func.name().removeprefix("aten::")
+        assert name not in ("_local_scalar_dense", "nonzero", "equal", "masked_select", "is_nonzero"), name
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_the_host_never_waits_for_the_device_within_a_step(
+    tiny_teacher: nn.Module, tiny_data: Data, quick: Make, method: str
+) -> None:
+    recipe = quick(method=method, training__mix=0.5)
+    material, batch = batch_of(tiny_data, recipe)
+    for stage in find_method(method)(tiny_teacher, copy.deepcopy(tiny_teacher), material, recipe).stages:
+        tiny_teacher.train()
+        with stage.running():
+            stage.begin()
+            stage.before_epoch(0)
+            stage.loss(batch)  # what is kept from the first step on may be computed in it
+            with Unhurried():
+                stage.loss(batch).total.backward()
+                stage.after_backward()
+                stage.after_step()
 
 
 @pytest.mark.parametrize("epoch", [1, 3, 4])
-def test_hydra_killed_in_either_stage_resumes_to_the_same_bits(
-    tmp_path: Path, tiny_teacher: nn.Module, tiny_data: Data, quick: Make, epoch: int
+@pytest.mark.parametrize("method", ["hydra", "apd", "harp"])
+def test_a_method_killed_in_either_stage_resumes_to_the_same_bits(
+    tmp_path: Path, tiny_teacher: nn.Module, tiny_data: Data, quick: Make, method: str, epoch: int
 ) -> None:
     class Killed(Exception):
         pass
@@ -106,7 +151,7 @@ def test_hydra_killed_in_either_stage_resumes_to_the_same_bits(
             if self.seen == epoch:
                 raise Killed
 
-    recipe = quick(method="hydra", training__mix=0.5)
+    recipe = quick(method=method, training__mix=0.5)
     whole = pwoa.prune(tiny_teacher, tiny_data, rate=4, recipe=recipe, folder=tmp_path / "whole")
     with pytest.raises(Killed):
         pwoa.prune(tiny_teacher, tiny_data, rate=4, recipe=recipe, folder=tmp_path / "cut", progress=Kill())

@@ -10,7 +10,9 @@ from torch import nn
 from pwoa.errors import InputError, did_you_mean
 from pwoa.methods.adversarial import RobustTraining
 from pwoa.methods.advprune import AdvPrune
+from pwoa.methods.apd import Apd
 from pwoa.methods.fast_at import FastAt
+from pwoa.methods.harp import Harp
 from pwoa.methods.hbar import Hbar
 from pwoa.methods.hydra import Hydra
 from pwoa.methods.lbgat import Lbgat
@@ -37,6 +39,8 @@ METHODS: dict[str, Callable[[nn.Module, nn.Module, Material, Recipe], Method]] =
     "pwoa": Pwoa,
     "advprune": AdvPrune,
     "hydra": Hydra,
+    "apd": Apd,
+    "harp": Harp,
     "magnitude": Magnitude,
 }
 """Name → function of (student, teacher, material, recipe)."""

@@ -15,12 +15,10 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from pwoa.methods.masked import MaskedStage
-from pwoa.methods.mixing import Mixer
+from pwoa.methods.mixing import mixed_classification
 from pwoa.methods.trades import Trades
-from pwoa.models import as_logits
 from pwoa.recipe import Recipe
 from pwoa.sparsity import ALLOCATIONS, Masks, prunable, sizes
 from pwoa.sparsity.patterns import PATTERNS
@@ -60,7 +58,7 @@ class Scoring(Stage):
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        self.apply()
+        self.apply(self.masks())
         yield
 
     def loss(self, batch: Batch) -> Loss:
@@ -74,15 +72,21 @@ class Scoring(Stage):
         self._student.zero_grad(set_to_none=True)
 
     def after_step(self) -> None:
-        self.apply()
+        self.apply(self.masks())
 
     @torch.no_grad()
-    def apply(self) -> dict[str, Tensor]:
-        """Give the model the weights that the scores keep; their masks."""
-        masks = {name: PATTERNS[self._pattern](score, self._kept[name]) for name, score in self._scores.items()}
+    def apply(self, masks: Mapping[str, Tensor]) -> None:
+        """Give the model the weights that masks keep."""
         for name, weight in self._weights.items():
             weight.copy_(self._dense[name] * masks[name])
-        return masks
+
+    def masks(self) -> dict[str, Tensor]:
+        """Which weights the scores keep."""
+        return {name: PATTERNS[self._pattern](score, self._kept[name]) for name, score in self._scores.items()}
+
+    def final_masks(self) -> dict[str, Tensor]:
+        """What the weights are trained with when the scores are learned: of exactly the budget."""
+        return self.masks()
 
     def state_dict(self) -> dict[str, Any]:
         return {"scores": {name: score.detach() for name, score in self._scores.items()}, "dense": self._dense}
@@ -102,7 +106,9 @@ class Tuning(MaskedStage):
         self._scoring = scoring
 
     def begin(self) -> None:
-        for name, mask in self._scoring.apply().items():
+        masks = self._scoring.final_masks()
+        self._scoring.apply(masks)
+        for name, mask in masks.items():
             self._masks.masks[name].copy_(mask)
 
 
@@ -116,12 +122,4 @@ def mixed_loss(student: nn.Module, material: Material, recipe: Recipe) -> Callab
     if recipe.training.mix == 1:
         trades = Trades(student, material, recipe)
         return lambda batch: trades.robust_loss(batch, recipe.threat)
-    logits, mixer = as_logits(student, material.classes), Mixer(student, material, recipe)
-
-    def loss(batch: Batch) -> Loss:
-        mixed = mixer(batch)
-        said = logits(mixed.x)
-        value = F.cross_entropy(said.float(), mixed.y)
-        return Loss(value, {"classification": value}, said)
-
-    return loss
+    return mixed_classification(student, material, recipe)

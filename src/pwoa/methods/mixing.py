@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import nn
+from torch.nn import functional as F
 
 from pwoa.attacks import pgd
 from pwoa.models import as_logits, under_attack
 from pwoa.recipe import Recipe
-from pwoa.training import Batch, Material
+from pwoa.training import Batch, Loss, Material
 
 STEPS = 10
 
@@ -33,3 +36,16 @@ class Mixer:
         with under_attack(self._model):
             x[chosen] = pgd(self._logits, batch.x[chosen], batch.y[chosen], self._threat, STEPS)
         return Batch(x, batch.y, batch.index)
+
+
+def mixed_classification(model: nn.Module, material: Material, recipe: Recipe) -> Callable[[Batch], Loss]:
+    """The cross-entropy of mixed batches."""
+    logits, mixer = as_logits(model, material.classes), Mixer(model, material, recipe)
+
+    def loss(batch: Batch) -> Loss:
+        mixed = mixer(batch)
+        said = logits(mixed.x)
+        value = F.cross_entropy(said.float(), mixed.y)
+        return Loss(value, {"classification": value}, said)
+
+    return loss

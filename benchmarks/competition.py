@@ -1,0 +1,132 @@
+"""The competing methods from one teacher: every method at every rate, mix ratio and seed, by the same clock.
+
+    python benchmarks/competition.py --checkpoint trades.pt --out results/competition.json --minutes 50 \
+        --methods pwoa advprune hydra --rates 4 16 --mix 0 1 --seeds 0 1 2 --epochs 4 10
+    python benchmarks/competition.py --recipe mnist --out results/competition-mnist.json
+
+A method has the settings of the preset RECIPE-METHOD if there is one (cifar10-hydra), else those of RECIPE; its mix
+ratio is as given here. `--epochs A B` gives all methods the same number: A for the search and B for the weights, A + B
+to a method that searches nothing. Rows are saved after every run; those there already are skipped, and no run begins
+that would, by the longest so far, not end within `--minutes`. The same command goes on.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pwoa
+from pwoa.files import replacing
+from pwoa.methods import METHODS
+from pwoa.progress import ConsoleProgress, Progress
+from pwoa.recipe import Recipe, numbers, presets
+from pwoa.sweep import row_of
+from pwoa.sweep.rows import COLUMNS
+
+ONE_STAGE = ("magnitude",)
+"""Methods that search nothing: they train the weights from the start."""
+
+
+def main(words: Sequence[str] | None = None, progress: Progress | None = None) -> None:
+    compete(_options(words), progress or ConsoleProgress())
+
+
+def compete(options: argparse.Namespace, progress: Progress) -> None:
+    """Run what is left of the comparison, as far as the time goes."""
+    began, longest = time.monotonic(), 0.0
+    base = pwoa.load_recipe(options.recipe).with_settings(_named(options))
+    data = pwoa.load_data(base.data.name, folder=base.data.folder or None)
+    given = numbers(base.teacher.mean, "teacher.mean"), numbers(base.teacher.std, "teacher.std")
+    teacher = pwoa.load_model(base.teacher.architecture, base.teacher.checkpoint, data, *given)
+    rows: list[dict[str, Any]] = json.loads(options.out.read_text(encoding="utf-8")) if options.out.exists() else []
+    for recipe in plan(options, base):
+        run = identity(recipe)
+        if run in ({name: row[name] for name in run} for row in rows):
+            continue
+        left = 60 * options.minutes - (time.monotonic() - began)
+        if left < longest:
+            progress.say(f"{left / 60:.1f} minutes are left, and the longest run took {longest / 60:.1f}; stopped")
+            return
+        start, known = time.monotonic(), [row for row in rows if row["method"] == "teacher"]
+        result = pwoa.prune(
+            teacher,
+            data,
+            recipe=recipe,
+            folder=options.runs / "-".join(str(run[name]) for name in ("method", "rate", "mix", "seed", "epochs")),
+            teacher_scores={name: known[0][name] for name in COLUMNS if known[0][name] is not None} if known else None,
+            progress=progress,
+        )
+        longest = max(longest, time.monotonic() - start)
+        if not known:
+            dense = {**result.summary, "pruned": result.summary["teacher"], "training_seconds": 0.0}
+            rows.append({**row_of(recipe, dense), **run, "method": "teacher", "rate": 1.0, "epochs": "0"})
+        rows.append({**row_of(recipe, result.summary), **run})
+        options.out.parent.mkdir(parents=True, exist_ok=True)
+        with replacing(options.out) as file:
+            file.write(("[\n" + ",\n".join(json.dumps(row) for row in rows) + "\n]\n").encode())
+        progress.say(json.dumps(rows[-1]))
+
+
+def plan(options: argparse.Namespace, base: Recipe) -> Iterator[Recipe]:
+    """The recipe of each run, one seed after the other, so that early rows cover all methods."""
+    for seed, rate, mix, method in itertools.product(options.seeds, options.rates, options.mix, options.methods):
+        own = f"{options.recipe}-{method}"
+        recipe = pwoa.load_recipe(own).with_settings(_named(options)) if own in presets() else base
+        chosen = {"method": method, "sparsity.rate": rate, "training.mix": mix, "training.seed": seed}
+        if options.epochs:
+            search, finetune = options.epochs
+            alone = method in ONE_STAGE
+            chosen |= {"search.epochs": search, "finetune.epochs": search + finetune if alone else finetune}
+        yield recipe.with_settings(chosen)
+
+
+def identity(recipe: Recipe) -> dict[str, Any]:
+    """What tells a run of the comparison from the others."""
+    alone = recipe.method in ONE_STAGE
+    return {
+        "dataset": recipe.data.name,
+        "architecture": recipe.teacher.architecture,
+        "teacher": Path(recipe.teacher.checkpoint).name,
+        "method": recipe.method,
+        "rate": recipe.sparsity.rate,
+        "mix": recipe.training.mix,
+        "seed": recipe.training.seed,
+        "epochs": str(recipe.finetune.epochs) if alone else f"{recipe.search.epochs}+{recipe.finetune.epochs}",
+    }
+
+
+def _named(options: argparse.Namespace) -> list[str]:
+    """The settings that the command line gives to all runs."""
+    given = {
+        "teacher.checkpoint": options.checkpoint,
+        "teacher.architecture": options.arch,
+        "data.folder": options.folder,
+    }
+    return [*options.settings, *(f"{name}={json.dumps(value)}" for name, value in given.items() if value)]
+
+
+def _options(words: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--recipe", default="cifar10", help="the preset that all start from: cifar10 or mnist")
+    parser.add_argument("--checkpoint", help="the robust teacher (default: the recipe's)")
+    parser.add_argument("--arch", help="its architecture (default: the recipe's)")
+    parser.add_argument("--folder", help="the data set's official files")
+    parser.add_argument("--methods", nargs="+", default=list(METHODS), choices=list(METHODS))
+    parser.add_argument("--rates", nargs="+", type=float, default=[4.0, 16.0])
+    parser.add_argument("--mix", nargs="+", type=float, default=[0.0, 1.0])
+    parser.add_argument("--seeds", nargs="+", type=int, default=[0])
+    parser.add_argument("--epochs", nargs=2, type=int, metavar=("A", "B"), help="the same for all methods")
+    parser.add_argument("--minutes", type=float, default=60.0, help="the time for all")
+    parser.add_argument("--out", type=Path, required=True, help="the rows, as JSON")
+    parser.add_argument("--runs", type=Path, default=Path("runs/competition"))
+    parser.add_argument("--set", action="append", default=[], dest="settings", metavar="SECTION.KEY=VALUE")
+    return parser.parse_args(words)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,152 @@
+"""HARP (Zhao and Wressnegger 2023, "Holistic adversarially robust pruning").
+
+As in HYDRA, stage one learns a score for each weight; here it also learns how many weights each layer keeps. A layer
+keeps the fraction a_l = a_min + (1 − a_min) σ(r_l) of its weights, those with the largest scores, and
+
+    L = CE(mixed batch) + γ max(kept / budget − 1, 0)
+
+is minimised over scores and r, with gradients straight through the mask: ∂L/∂a_l = Σ ∂L/∂M_i. γ grows by `harp.gamma`
+each epoch, and stays as it is once the budget is met; in a search of other than the published 20 epochs the steps are
+such that it ends where it would after 20. Stage two trains the weights that are kept.
+
+The layers' shares are learned, so sparsity.allocation does not matter; in the end they are scaled to sum up to the
+budget exactly, where the published method stops at or below it. At first every layer keeps 1/√rate: the 10 % from
+which the released code starts for 1 %. Published: the mix ratio 1; 20 epochs at 0.1, then 100.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from pwoa.errors import InputError
+from pwoa.methods.hydra import Scoring, Tuning
+from pwoa.methods.mixing import mixed_classification
+from pwoa.recipe import Recipe
+from pwoa.sparsity import ALLOCATIONS, Masks, prunable, sizes
+from pwoa.training import Batch, Loss, Material, Stage
+
+PUBLISHED_EPOCHS = 20
+MET = 5e-5
+"""A penalty below this counts as none."""
+
+
+class Harp:
+    """Scores and layers' shares, then weights."""
+
+    def __init__(self, student: nn.Module, teacher: nn.Module, material: Material, recipe: Recipe) -> None:
+        self.example_free = not recipe.training.mix
+        pattern = recipe.sparsity.pattern
+        if pattern != "unstructured":
+            raise InputError(f"harp prunes single weights; set sparsity.pattern = 'unstructured', not {pattern!r}")
+        weights = prunable(student)
+        kept = ALLOCATIONS["uniform"](sizes(weights), recipe.sparsity.rate)
+        loss = mixed_classification(student, material, recipe)
+        scoring = ShareScoring(student, loss, kept, recipe)
+        self.stages: list[Stage] = [scoring, Tuning(loss, scoring, Masks(weights, kept, pattern), recipe)]
+
+
+class ShareScoring(Scoring):
+    """Learns scores, and the share of its weights that each layer keeps. `kept` gives the budget by its total."""
+
+    def __init__(
+        self, student: nn.Module, loss: Callable[[Batch], Loss], kept: Mapping[str, int], recipe: Recipe
+    ) -> None:
+        super().__init__(student, loss, kept, recipe)
+        dense = list(self._dense.values())
+        total = sum(weight.numel() for weight in dense)
+        self._budget = sum(kept.values())
+        self._least = recipe.harp.minimum * self._budget / total
+        start = (math.sqrt(self._budget / total) - self._least) / (1 - self._least) if self._least < 1 else 1.0
+        first = torch.full((len(dense),), min(start, 0.99), device=dense[0].device)
+        self.rates = nn.Parameter(torch.logit(first))
+        self._sizes = torch.tensor([weight.numel() for weight in dense], dtype=first.dtype, device=first.device)
+        self._growth = recipe.harp.gamma * PUBLISHED_EPOCHS / self.epochs
+        self.gamma, self._met = 0.0, False
+
+    def parameters(self) -> Iterable[nn.Parameter]:
+        return [*super().parameters(), self.rates]
+
+    def before_epoch(self, epoch: int) -> None:
+        if not self._met:
+            self.gamma = self._growth * (epoch + 1)
+
+    def constants(self) -> object:
+        """What a recorded step has built in."""
+        return self.gamma
+
+    def loss(self, batch: Batch) -> Loss:
+        # The gradients of the shares are written down in closed form, so only the penalty's value joins the loss.
+        loss, penalty = self._loss(batch), self.penalty()
+        return Loss(loss.total + self.gamma * penalty, {**loss.parts, "budget": penalty}, loss.logits)
+
+    @torch.no_grad()
+    def wanted(self) -> Tensor:
+        """How many weights each layer is to keep, a_l n_l."""
+        return self._sizes * (self._least + (1 - self._least) * torch.sigmoid(self.rates))
+
+    def penalty(self) -> Tensor:
+        """max(kept / budget − 1, 0)."""
+        return (self.wanted().sum() / self._budget - 1).clamp_min(0)
+
+    @torch.no_grad()
+    def after_backward(self) -> None:
+        slope = torch.sigmoid(self.rates) * torch.sigmoid(-self.rates) * (1 - self._least)
+        gradients = {name: weight.grad for name, weight in self._weights.items() if weight.grad is not None}
+        through = torch.stack([(gradient * self._dense[name]).sum() for name, gradient in gradients.items()])
+        over = (self.wanted().sum() > self._budget) * self.gamma / self._budget
+        self.rates.grad = slope * (through + over * self._sizes)
+        super().after_backward()
+
+    def masks(self) -> dict[str, Tensor]:
+        counts = self.wanted().round().clamp_min(1).unbind()
+        return {name: largest(score, count) for (name, score), count in zip(self._scores.items(), counts, strict=True)}
+
+    def final_masks(self) -> dict[str, Tensor]:
+        wanted = dict(zip(self._scores, self.wanted().tolist(), strict=True))
+        self._kept = shared_out(wanted, sizes(self._dense), self._budget)
+        return super().masks()
+
+    def after_epoch(self, epoch: int, validation: Mapping[str, float]) -> Mapping[str, Any]:
+        self._met = self._met or validation["budget"] < MET
+        wanted = dict(zip(self._scores, self.wanted().tolist(), strict=True))
+        return {"gamma": self.gamma, "wanted": wanted}
+
+    def state_dict(self) -> dict[str, Any]:
+        return {**super().state_dict(), "rates": self.rates.detach(), "gamma": self.gamma, "met": self._met}
+
+    @torch.no_grad()
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        super().load_state_dict(state)
+        self.rates.copy_(state["rates"])
+        self.gamma, self._met = state["gamma"], state["met"]
+
+
+@torch.no_grad()
+def largest(scores: Tensor, count: Tensor) -> Tensor:
+    """The mask of the `count` scores largest in absolute value, for a count that only the device knows."""
+    order = scores.abs().flatten().argsort(descending=True)
+    chosen = torch.arange(len(order), device=order.device) < count
+    return torch.empty_like(chosen).scatter_(0, order, chosen).view_as(scores)
+
+
+def shared_out(wanted: Mapping[str, float], limits: Mapping[str, int], total: int) -> dict[str, int]:
+    """Whole numbers in proportion to what is wanted, each from 1 to its limit, that sum up to `total`."""
+
+    def shares(factor: float) -> dict[str, int]:
+        return {name: min(max(math.floor(factor * value), 1), limits[name]) for name, value in wanted.items()}
+
+    low, high = 0.0, max(limits[name] / value for name, value in wanted.items())
+    for _ in range(100):
+        middle = (low + high) / 2
+        low, high = (middle, high) if sum(shares(middle).values()) <= total else (low, middle)
+    kept = shares(low)
+    with_room = [name for name in kept if kept[name] < limits[name]]
+    with_room.sort(key=lambda name: kept[name] - low * wanted[name])
+    for name in with_room[: total - sum(kept.values())]:
+        kept[name] += 1
+    return kept

@@ -1,0 +1,135 @@
+"""Many runs from one file: a grid of settings, a run folder for each point of it, and one table of them all.
+
+    recipe = "cifar10"                        # a preset or a file; the settings below change it
+    [set]
+    "finetune.epochs" = 10
+    [grid]
+    method = ["pwoa", "advprune", "hydra", "trades"]
+    teacher = [{ checkpoint = "trades.pt" }, { checkpoint = "wide.pt", architecture = "wrn-34-10" }]
+    "sparsity.rate" = [4, 16]
+    "training.mix" = [0.0, 0.2, 1.0]
+    "training.seed" = [0, 1, 2]
+
+`recipe` may stand in the grid too. A method of robust training (here trades) prunes nothing: it trains the Lite network
+of each rate from scratch. Finished runs are skipped, broken ones resumed, so that the same command goes on where it
+was stopped.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pwoa.errors import InputError
+from pwoa.files import naming, replacing
+from pwoa.progress import Progress
+from pwoa.recipe import flat, load_recipe, to_toml
+from pwoa.sweep.cluster import run_on_ray
+from pwoa.sweep.grid import Point, expand
+from pwoa.sweep.local import run_here
+from pwoa.sweep.rows import row_of, spread
+from pwoa.sweep.task import Task
+
+__all__ = ["ROWS", "Point", "Swept", "Task", "expand", "row_of", "spread", "sweep"]
+
+ROWS = "rows.json"
+_CHOSEN_LATE = ("teacher.architecture", "training.mode")
+"""Settings that a run writes down as it chose them, where its recipe says auto."""
+
+
+@dataclass(frozen=True)
+class Swept:
+    """A row for each run that ended, a table of them by name and attack, and why the others did not, by name."""
+
+    rows: list[dict[str, Any]]
+    table: dict[str, dict[str, str]]
+    failed: dict[str, str]
+
+
+def sweep(
+    path: str | Path,
+    folder: str | Path,
+    *,
+    on: str = "local",
+    jobs: int = 0,
+    address: str | None = None,
+    retries: int = 2,
+    progress: Progress | None = None,
+) -> Swept:
+    """Run all points of a grid, each in a process of its own; the rows are also in FOLDER/rows.json.
+
+    on: "local", the devices of this machine, `jobs` runs at a time (0: one a GPU, or one); or "ray", the cluster at
+    `address` (None: the one of this machine, or a new one on it), a task for each run. A run whose process or node is
+    lost is started again up to `retries` times; one that fails is left out.
+    """
+    progress = progress or Progress()
+    points, folder = expand(path), Path(folder).absolute()
+    launch = _place(on, jobs, address, retries)
+    left = [point for point in points if not _finished(folder / point.name, point)]
+    with naming(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+    progress.say(f"{len(points)} runs, {len(points) - len(left)} of them finished before; sweep folder: {folder}")
+    progress.start("sweep", len(left))
+    failed: dict[str, str] = {}
+
+    def ended(task: Task, failure: str | None) -> None:
+        if failure is None and not (folder / task.name / "result.json").is_file():
+            failure = f"it left no result in {folder / task.name}; all machines must see that folder"
+        if failure is not None:
+            failed[task.name] = failure
+            progress.say(f"{task.name} failed: {failure}")
+        progress.advance()
+
+    try:
+        launch([_task(point, folder) for point in left], ended)
+    except KeyboardInterrupt:
+        progress.say("stopped; the same command goes on")
+        raise
+    finally:
+        progress.close()
+    done = [(point, _row(folder / point.name)) for point in points if point.name not in failed]
+    with replacing(folder / ROWS) as file:
+        file.write(("[\n" + ",\n".join(json.dumps(row) for _, row in done) + "\n]\n").encode())
+    return Swept([row for _, row in done], spread((point.label, row) for point, row in done), failed)
+
+
+def _place(
+    on: str, jobs: int, address: str | None, retries: int
+) -> Callable[[Sequence[Task], Callable[[Task, str | None], None]], None]:
+    if on == "local":
+        if address is not None:
+            raise InputError(f"--address {address} goes with --on ray")
+        return lambda tasks, ended: run_here(tasks, ended, jobs, retries)
+    if on != "ray":
+        raise InputError(f"--on {on}: a sweep runs on local or ray")
+    if jobs:
+        raise InputError(
+            "--jobs counts the runs at a time on this machine; a Ray cluster has as many as it has room for"
+        )
+    return lambda tasks, ended: run_on_ray(tasks, ended, address, retries)
+
+
+def _finished(folder: Path, point: Point) -> bool:
+    """Whether the point's run has ended; an error if the folder holds another."""
+    if (folder / "recipe.toml").is_file():
+        open_ended = {key for key in _CHOSEN_LATE if flat(point.recipe)[key] == "auto"}
+        changed = load_recipe(folder / "recipe.toml").differences(point.recipe)
+        if changed := [key for key in changed if key not in open_ended]:
+            raise InputError(f"{folder} holds a run with another {', '.join(changed[:3])}; choose another --out")
+    return (folder / "result.json").is_file()
+
+
+def _task(point: Point, folder: Path) -> Task:
+    recipe = folder / f"{point.name}.toml"
+    with replacing(recipe) as file:
+        file.write(to_toml(point.recipe).encode())
+    arguments = (point.verb, "--recipe", str(recipe), "--out", str(folder / point.name))
+    return Task(point.name, arguments, folder / f"{point.name}.log")
+
+
+def _row(folder: Path) -> dict[str, Any]:
+    result = json.loads((folder / "result.json").read_text(encoding="utf-8"))
+    return row_of(load_recipe(folder / "recipe.toml"), result)

@@ -1,0 +1,71 @@
+"""Runs over a Ray cluster: one task a run, GPUs as resources, and another node when one is lost."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Callable, Sequence
+from contextlib import redirect_stderr, redirect_stdout
+from pathlib import Path
+from typing import Any
+
+from pwoa.errors import InputError, first_line
+from pwoa.sweep.task import Task
+
+
+def run_on_ray(
+    tasks: Sequence[Task], ended: Callable[[Task, str | None], None], address: str | None = None, retries: int = 0
+) -> None:
+    """Carry out all tasks on the cluster at an address; `ended` is told each task's failure, or None.
+
+    Each has one CPU, and one GPU where the cluster has any. A task whose node or process is lost is started again up
+    to `retries` times, and resumes its run: all nodes must see this folder and those that the tasks name.
+    """
+    ray = _ray()
+    connected: bool = ray.is_initialized()
+    if not connected:
+        try:
+            _knock(address)
+            ray.init(address=address, log_to_driver=False, logging_level="ERROR")
+        except (OSError, ValueError, RuntimeError) as error:
+            raise InputError(f"no Ray cluster at {address or 'this machine'}: {first_line(error)}") from None
+    gpus = 1 if ray.cluster_resources().get("GPU") else 0
+    remote = ray.remote(num_cpus=1, num_gpus=gpus, max_retries=retries, max_calls=1)(carry_out)
+    waiting: dict[Any, Task] = {remote.remote(task.arguments, str(task.log), os.getcwd()): task for task in tasks}
+    try:
+        while waiting:
+            (done,), _ = ray.wait(list(waiting), num_returns=1)
+            task = waiting.pop(done)
+            try:
+                code = ray.get(done)
+            except ray.exceptions.RayError as error:
+                ended(task, f"{type(error).__name__}: {first_line(error)}")
+            else:
+                ended(task, task.reason() if code else None)
+    finally:
+        if not connected:
+            ray.shutdown()
+
+
+def carry_out(arguments: Sequence[str], log: str, folder: str) -> int:
+    """On a node: the command line in this very process, which ends with its node; the exit code."""
+    from pwoa.cli import app
+
+    os.chdir(folder)
+    with Path(log).open("a", encoding="utf-8") as file, redirect_stdout(file), redirect_stderr(file):
+        return int(app(list(arguments), standalone_mode=False) or 0)
+
+
+def _knock(address: str | None) -> None:
+    """Raise an OSError at once where nobody answers; Ray itself would try for minutes."""
+    host, _, port = (address or "").removeprefix("ray://").rpartition(":")
+    if host and port.isdigit():
+        socket.create_connection((host, int(port)), timeout=10).close()
+
+
+def _ray() -> Any:
+    try:
+        import ray
+    except ImportError:
+        raise InputError("a sweep over a cluster needs Ray: pip install 'pwoa[ray]'") from None
+    return ray

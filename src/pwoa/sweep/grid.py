@@ -1,0 +1,125 @@
+"""The grid of a sweep: from a TOML file to one recipe a run."""
+
+from __future__ import annotations
+
+import itertools
+import re
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pwoa.errors import InputError, did_you_mean
+from pwoa.methods import METHODS, PRETRAINING
+from pwoa.recipe import Recipe, load_recipe
+
+_PARTS = ("recipe", "set", "grid")
+_PATHS = ("recipe", "teacher", "checkpoint", "folder", "name")
+"""Axes whose values may be paths; in names the ends that tell them apart are enough."""
+_NOT_LITE = ("teacher.checkpoint", "training.mix")
+"""What makes no difference to a network that is trained from scratch."""
+_IN_EVERY_LABEL = ("method", "sparsity.rate", "training.mix", "training.seed")
+
+
+@dataclass(frozen=True)
+class Point:
+    """One run of a sweep: the name of its folder, its line in the table (the same for all seeds), and its recipe."""
+
+    name: str
+    label: str
+    recipe: Recipe
+
+    @property
+    def verb(self) -> str:
+        """What the command line calls it."""
+        return "pretrain" if self.recipe.method in PRETRAINING else "prune"
+
+
+def expand(path: str | Path) -> list[Point]:
+    """All points of the grid in a file, the last setting changing fastest; each once."""
+    tree = _read(path)
+    fixed, grid = _flat(tree.get("set", {})), _flat(tree.get("grid", {}))
+    for key, values in grid.items():
+        if not isinstance(values, list) or not values:
+            raise InputError(f"{path}: grid.{key} = {values!r} is not a list of values")
+    texts = {key: _texts(key, values) for key, values in grid.items()}
+    points: dict[str, Point] = {}
+    for places in itertools.product(*(range(len(values)) for values in grid.values())):
+        chosen = {key: (grid[key][place], texts[key][place]) for key, place in zip(grid, places, strict=True)}
+        recipe, _ = chosen.get("recipe", (tree.get("recipe"), ""))
+        point = _point(load_recipe(recipe).with_settings(fixed), chosen)
+        if points.setdefault(point.name, point) != point:
+            raise InputError(f"{path}: two runs would have the folder {point.name}; give their values other names")
+    return list(points.values())
+
+
+def _point(base: Recipe, chosen: Mapping[str, tuple[Any, str]]) -> Point:
+    """The point with these values, each of them with its text, on top of a recipe."""
+    recipe = base.with_settings(_settings(chosen))
+    if recipe.method not in METHODS and recipe.method not in PRETRAINING:
+        raise InputError(f"unknown method {recipe.method!r} ({did_you_mean(recipe.method, [*METHODS, *PRETRAINING])})")
+    lite = recipe.method in PRETRAINING
+    if lite:
+        chosen = _for_lite(chosen)
+        recipe = base.with_settings(_settings(chosen))
+        recipe = recipe.with_settings({"pretrain.lite": recipe.sparsity.rate})
+    name = "-".join(f"{key.rpartition('.')[2]}={text}" for key, (_, text) in chosen.items()) or "run"
+    label = f"{recipe.method}{' (lite)' * lite}, rate {recipe.sparsity.rate:.4g}"
+    label += "" if lite else f", mix {recipe.training.mix:g}"
+    others = {key: text for key, (_, text) in chosen.items() if key not in _IN_EVERY_LABEL}
+    label += "".join(f", {key.rpartition('.')[2]} {text}" for key, text in others.items())
+    return Point(re.sub(r"[^\w.=+-]+", "_", name), label, recipe)
+
+
+def _settings(chosen: Mapping[str, tuple[Any, str]]) -> dict[str, Any]:
+    return _flat({key: value for key, (value, _) in chosen.items() if key != "recipe"})
+
+
+def _for_lite(chosen: Mapping[str, tuple[Any, str]]) -> dict[str, tuple[Any, str]]:
+    """The values without those that make no difference to a network trained from scratch."""
+    kept: dict[str, tuple[Any, str]] = {}
+    for key, (value, text) in chosen.items():
+        if isinstance(value, Mapping):
+            left = {inner: item for inner, item in value.items() if f"{key}.{inner}" not in _NOT_LITE}
+            if left:
+                kept[key] = left, _whole(left)
+        elif key not in _NOT_LITE:
+            kept[key] = value, text
+    return kept
+
+
+def _texts(key: str, values: Sequence[Any]) -> list[str]:
+    """The values of an axis as texts; of paths the shortest ends that tell them apart."""
+    whole = [_whole(value) for value in values]
+    if key.rpartition(".")[2] not in _PATHS:
+        return whole
+    for length in itertools.count(1):
+        ends = ["/".join(text.split("/")[-length:]) for text in whole]
+        if len(set(ends)) == len(set(whole)):
+            break
+    return ends
+
+
+def _whole(value: Any) -> str:
+    return "/".join(map(str, value.values())) if isinstance(value, Mapping) else str(value)
+
+
+def _read(path: str | Path) -> dict[str, Any]:
+    try:
+        tree = tomllib.loads(Path(path).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InputError(f"cannot read {path}: {error.strerror}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise InputError(f"{path}: not valid TOML: {error}") from None
+    if unknown := [key for key in tree if key not in _PARTS]:
+        raise InputError(f"{path}: unknown key {unknown[0]!r} ({did_you_mean(unknown[0], _PARTS)})")
+    return tree
+
+
+def _flat(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Settings as `section.key`, whether they were written so or as tables."""
+    found: dict[str, Any] = {}
+    for key, value in tree.items():
+        found |= _flat(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {prefix + key: value}
+    return found

@@ -1,0 +1,51 @@
+"""A run as a flat row, and many of them as a table."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from pwoa.recipe import Recipe
+
+COLUMNS = ("natural", "pgd20", "cw", "autoattack")
+
+
+def row_of(recipe: Recipe, result: Mapping[str, Any]) -> dict[str, Any]:
+    """What a run's recipe and result.json say, as published tables are built from it; None where not measured.
+
+    A Lite network has no teacher, and all of its training examples are adversarial.
+    """
+    lite = "pruned" not in result
+    accuracy = result["accuracy" if lite else "pruned"]
+    return {
+        "dataset": recipe.data.name,
+        "architecture": result["architecture"] if lite else recipe.teacher.architecture,
+        "teacher": None if lite else recipe.teacher.checkpoint,
+        "method": recipe.method,
+        "rate": recipe.sparsity.rate,
+        "mix": 1.0 if lite else recipe.training.mix,
+        "seed": recipe.training.seed,
+        **{column: accuracy.get(column) for column in COLUMNS},
+        "n": result["images"],
+        "seconds": round(result["training_seconds"], 1),
+        "device": result["device"],
+    }
+
+
+def spread(rows: Iterable[tuple[str, Mapping[str, Any]]]) -> dict[str, dict[str, str]]:
+    """Of rows with labels: by label, mean ± standard deviation of each accuracy."""
+    groups: dict[str, list[Mapping[str, Any]]] = {}
+    for label, row in rows:
+        groups.setdefault(label, []).append(row)
+    return {
+        label: {column: _mean([row[column] for row in group]) for column in COLUMNS} for label, group in groups.items()
+    }
+
+
+def _mean(values: Sequence[float | None]) -> str:
+    known = [value for value in values if value is not None]
+    if not known:
+        return ""
+    deviation = f" ± {statistics.stdev(known):.2f}" if len(known) > 1 else ""
+    return f"{statistics.mean(known):.2f}{deviation}"

@@ -1,0 +1,109 @@
+"""The comparison of the methods, on a few images."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import time
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+from PIL import Image
+
+from pwoa.data import load_data
+from pwoa.methods import METHODS
+from pwoa.progress import Progress
+
+
+class Told(Progress):
+    def __init__(self) -> None:
+        self.said: list[str] = []
+
+    def say(self, message: str) -> None:
+        self.said.append(message)
+
+
+@pytest.fixture(scope="module")
+def competition() -> ModuleType:
+    path = Path(__file__).parents[2] / "benchmarks" / "competition.py"
+    spec = importlib.util.spec_from_file_location("competition", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="module")
+def words(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """Options for a comparison on a folder of a few images, by the embedded LeNet."""
+    folder, data = tmp_path_factory.mktemp("digits"), load_data("mnist-mini")
+    for split, images, n in (("train", data.train, 75), ("test", data.test, 20)):
+        for i in range(n):
+            target = folder / split / str(int(images.labels[i]))
+            target.mkdir(parents=True, exist_ok=True)
+            Image.fromarray(images.pixels[i, 0].numpy()).save(target / f"{i:04}.png")
+    settings = [f"data.name={folder}", "data.validation=25", "training.batch=25", "training.device=cpu"]
+    settings += ["evaluation.attacks=natural,pgd20"]
+    return ["--recipe", "mnist", *(word for setting in settings for word in ("--set", setting))]
+
+
+def test_the_settings_of_a_method_and_the_epochs_of_all(competition: ModuleType) -> None:
+    given = ["--out", "x", "--checkpoint", "a/b.pt", "--rates", "8", "--mix", "0.5", "--epochs", "4", "10"]
+    options = competition._options([*given, "--methods", "pwoa", "hydra", "magnitude"])
+    base = competition.pwoa.load_recipe("cifar10").with_settings(competition._named(options))
+    found = list(competition.plan(options, base))
+    assert [competition.identity(recipe)["epochs"] for recipe in found] == ["4+10", "4+10", "14"]
+    assert [recipe.search.learning_rate for recipe in found] == [0.01, 0.1, 0.01]
+    assert {recipe.training.mix for recipe in found} == {0.5}
+    assert {recipe.sparsity.rate for recipe in found} == {8.0}
+    assert {competition.identity(recipe)["teacher"] for recipe in found} == {"b.pt"}
+
+
+def test_rows_are_saved_after_every_run_and_not_run_again(
+    competition: ModuleType, words: list[str], tmp_path: Path
+) -> None:
+    out, told = tmp_path / "rows" / "rows.json", Told()
+    given = [*words, "--out", str(out), "--runs", str(tmp_path / "runs"), "--epochs", "1", "1", "--rates", "4"]
+    competition.main([*given, "--methods", "apd", "magnitude", "--mix", "0", "--minutes", "30"], told)
+    rows = json.loads(out.read_text())
+    assert [(row["method"], row["rate"], row["epochs"]) for row in rows] == [
+        ("teacher", 1.0, "0"),
+        ("apd", 4.0, "1+1"),
+        ("magnitude", 4.0, "2"),
+    ]
+    assert {
+        *("dataset", "architecture", "teacher", "method", "rate", "mix", "seed"),
+        *("natural", "pgd20", "cw", "autoattack", "n", "seconds", "device"),
+    } <= set(rows[1])
+    assert rows[0]["natural"] > 90
+    assert rows[1]["teacher"] == "embedded"
+    assert (rows[1]["n"], rows[1]["cw"]) == (20, None)
+
+    again = Told()
+    competition.main([*given, "--methods", "apd", "magnitude", "--mix", "0", "1", "--minutes", "0"], again)
+    assert json.loads(out.read_text()) == rows
+    assert "stopped" in again.said[-1]
+
+
+def test_no_run_begins_that_would_not_end_in_time(
+    competition: ModuleType, words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now, started = [0.0], []
+
+    def prune(*args: Any, recipe: Any, **rest: Any) -> Any:
+        started.append(recipe.method)
+        now[0] += 60 * 4
+        accuracy = {"natural": 99.0}
+        summary = {"pruned": accuracy, "teacher": accuracy, "images": 5, "training_seconds": 1.0, "device": "none"}
+        return type("Result", (), {"summary": summary})()
+
+    monkeypatch.setattr(competition.pwoa, "prune", prune)
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    options = [*words, "--out", str(tmp_path / "rows.json"), "--minutes", "10", "--rates", "4", "--mix", "0"]
+    competition.main(options, Told())
+    assert started == list(METHODS)[:2]  # 4 + 4 minutes; the next would end after 12
+    competition.main(options, Told())
+    assert started == list(METHODS)[:4]

@@ -1,0 +1,176 @@
+"""HARP: scores and layers' shares, and the budget they are scaled to."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor, nn
+from torch.func import functional_call
+
+import pwoa
+from pwoa.data import Data
+from pwoa.errors import InputError
+from pwoa.methods.harp import Harp, ShareScoring, largest, shared_out
+from pwoa.recipe import Recipe
+from pwoa.sparsity import prunable
+from pwoa.sparsity.patterns import unstructured
+from pwoa.training import Batch, Material
+
+Make = Callable[..., Recipe]
+
+
+def scoring_of(model: nn.Module, data: Data, recipe: Recipe) -> tuple[ShareScoring, Batch]:
+    material = Material.of(data, recipe, torch.device("cpu"))
+    scoring = Harp(model, model, material, recipe).stages[0]
+    assert isinstance(scoring, ShareScoring)
+    index = material.train[:20]
+    return scoring, Batch(*material.images.batch(index), index)
+
+
+@pytest.mark.parametrize("count", [1, 3, 6])
+def test_the_largest_scores_are_kept_whatever_their_sign(count: int) -> None:
+    scores = torch.tensor([[0.5, -3.0, 1.0], [2.0, -0.1, 0.2]])
+    assert torch.equal(largest(scores, torch.tensor(float(count))), unstructured(scores, count))
+
+
+def test_equal_scores_do_not_add_to_the_count() -> None:
+    assert int(largest(torch.ones(7), torch.tensor(3.0)).sum()) == 3
+
+
+@given(
+    layers=st.lists(st.tuples(st.integers(1, 500), st.floats(0.001, 1.0)), min_size=1, max_size=8),
+    share=st.floats(0.0, 1.0),
+)
+def test_shares_are_whole_numbers_that_sum_up_to_the_total(layers: list[tuple[int, float]], share: float) -> None:
+    limits = {str(number): size for number, (size, _) in enumerate(layers)}
+    wanted = {str(number): size * part for number, (size, part) in enumerate(layers)}
+    total = len(layers) + math.floor(share * (sum(limits.values()) - len(layers)))
+    kept = shared_out(wanted, limits, total)
+    assert sum(kept.values()) == total
+    assert all(1 <= kept[name] <= limits[name] for name in kept)
+
+
+def test_shares_are_in_proportion_until_a_layer_is_full() -> None:
+    assert shared_out({"a": 30.0, "b": 10.0}, {"a": 100, "b": 100}, 8) == {"a": 6, "b": 2}
+    assert shared_out({"a": 30.0, "b": 10.0}, {"a": 100, "b": 100}, 9) == {"a": 7, "b": 2}
+    assert shared_out({"a": 30.0, "b": 10.0}, {"a": 40, "b": 100}, 60) == {"a": 40, "b": 20}
+    assert shared_out({"a": 1000.0, "b": 0.001}, {"a": 2000, "b": 5}, 100) == {"a": 99, "b": 1}
+
+
+def test_layers_start_at_the_square_root_of_the_budget(tiny_teacher: nn.Module, tiny_data: Data, quick: Make) -> None:
+    scoring, _ = scoring_of(tiny_teacher, tiny_data, quick(sparsity__rate=16.0))
+    sizes = torch.tensor([float(weight.numel()) for weight in prunable(tiny_teacher).values()])
+    assert torch.allclose(scoring.wanted(), sizes / 4, rtol=0.01)
+    assert float(scoring.penalty()) == pytest.approx(3.0, abs=0.1)  # four times the budget
+
+
+def test_the_gradients_of_the_shares_go_straight_through_the_mask(
+    tiny_teacher: nn.Module, tiny_data: Data, quick: Make
+) -> None:
+    """Autograd agrees, on the model that computes with w ∘ (M + a − a'), a' being a without a gradient."""
+    dense = {name: weight.detach().clone() for name, weight in prunable(tiny_teacher).items()}
+    scoring, batch = scoring_of(tiny_teacher, tiny_data, quick(sparsity__rate=4.0, harp__gamma=0.3, search__epochs=20))
+    scoring.before_epoch(1)
+    assert scoring.constants() == scoring.gamma == 0.6
+    tiny_teacher.eval()
+    with scoring.running():
+        scoring.loss(batch).total.backward()
+        scoring.after_backward()
+    found = scoring.rates.grad
+
+    budget, total = scoring._budget, sum(weight.numel() for weight in dense.values())
+    least = 0.1 * budget / total
+    rates = scoring.rates.detach().clone().requires_grad_()
+    shares = least + (1 - least) * torch.sigmoid(rates)
+    masks = scoring.masks()
+    weights: dict[str, Tensor] = {
+        name: dense[name] * (masks[name] + share - share.detach())
+        for name, share in zip(dense, shares.unbind(), strict=True)
+    }
+    kept = sum(share * weight.numel() for share, weight in zip(shares.unbind(), dense.values(), strict=True))
+    loss = nn.functional.cross_entropy(functional_call(tiny_teacher, weights, batch.x), batch.y)
+    (loss + 0.6 * (kept / budget - 1).clamp_min(0)).backward()
+    assert found is not None
+    assert rates.grad is not None
+    assert torch.allclose(found, rates.grad, rtol=1e-3, atol=1e-6)
+    assert float(rates.grad.abs().min()) > 0
+
+
+def test_within_the_budget_there_is_no_penalty_and_no_pull(
+    tiny_teacher: nn.Module, tiny_data: Data, quick: Make
+) -> None:
+    scoring, batch = scoring_of(tiny_teacher, tiny_data, quick(sparsity__rate=4.0, harp__gamma=1e6))
+    scoring.before_epoch(0)
+    gradients = []
+    for rates in (3.0, -3.0):
+        with torch.no_grad():
+            scoring.rates.fill_(rates)
+        with scoring.running():
+            loss = scoring.loss(batch)
+            loss.total.backward()
+            scoring.after_backward()
+        assert scoring.rates.grad is not None
+        gradients.append(scoring.rates.grad.abs().max())
+        assert (float(loss.parts["budget"]) > 0) == (rates > 0)
+    assert gradients[0] > 1000
+    assert gradients[1] < 100
+
+
+def test_the_weight_of_the_penalty_grows_until_the_budget_is_met(
+    tiny_teacher: nn.Module, tiny_data: Data, quick: Make
+) -> None:
+    recipe = quick(harp__gamma=0.1, search__epochs=20)
+    scoring, _ = scoring_of(tiny_teacher, tiny_data, recipe)
+    seen = []
+    for epoch, penalty in enumerate([2.0, 0.5, 0.00001, 0.7]):
+        scoring.before_epoch(epoch)
+        seen.append(scoring.gamma)
+        scoring.after_epoch(epoch, {"budget": penalty})
+    assert seen == pytest.approx([0.1, 0.2, 0.3, 0.3])
+    other, _ = scoring_of(tiny_teacher, tiny_data, recipe)
+    other.load_state_dict(scoring.state_dict())
+    other.before_epoch(4)
+    assert other.gamma == scoring.gamma
+
+
+def test_a_short_search_ends_with_the_same_weight(tiny_teacher: nn.Module, tiny_data: Data, quick: Make) -> None:
+    ends = []
+    for epochs in (4, 20):
+        scoring, _ = scoring_of(tiny_teacher, tiny_data, quick(search__epochs=epochs))
+        scoring.before_epoch(epochs - 1)
+        ends.append(scoring.gamma)
+    assert ends == pytest.approx([0.2, 0.2])
+
+
+def test_layers_end_with_rates_of_their_own(
+    tmp_path: Path, tiny_teacher: nn.Module, tiny_data: Data, quick: Make
+) -> None:
+    recipe = quick(method="harp", search__learning_rate=1.0, harp__gamma=0.15)
+    result = pwoa.prune(tiny_teacher, tiny_data, rate=5, recipe=recipe, folder=tmp_path / "run")
+    weights = prunable(result.model)
+    left = {name: int(weight.count_nonzero()) for name, weight in weights.items()}
+    assert sum(left.values()) == sum(weight.numel() for weight in weights.values()) // 5
+    rates = [weights[name].numel() / left[name] for name in left]
+    assert max(rates) > 1.2 * min(rates)
+    assert [line["stage"] for line in result.metrics] == ["scores"] * 3 + ["finetune"] * 3
+    assert set(result.metrics[2]["wanted"]) == set(weights)
+
+
+def test_at_rate_1_everything_stays(tmp_path: Path, tiny_teacher: nn.Module, tiny_data: Data, quick: Make) -> None:
+    recipe = quick(method="harp", search__epochs=1, finetune__epochs=1)
+    result = pwoa.prune(tiny_teacher, tiny_data, rate=1, recipe=recipe, folder=tmp_path / "run")
+    assert result.summary["rate"] == 1.0
+
+
+def test_another_pattern_is_refused(tiny_teacher: nn.Module, tiny_data: Data, quick: Make) -> None:
+    recipe = quick()
+    recipe = dataclasses.replace(recipe, sparsity=dataclasses.replace(recipe.sparsity, pattern="filter"))
+    with pytest.raises(InputError, match="harp prunes single weights"):
+        scoring_of(tiny_teacher, tiny_data, recipe)
