@@ -372,6 +372,38 @@ def card(
 
 @app.command()
 @friendly
+def pack(
+    run: Annotated[Path, typer.Argument(help="A run, finished or not.")],
+    out: Annotated[Path, typer.Option("--out", help="A new folder for the pieces.")],
+    size: Annotated[str, typer.Option(help="Of a piece at most, as 16MB or 500kB.")] = "16MB",
+) -> None:
+    """Cut a run into small files, to go on with it on another machine.
+
+    Example: [bold]pwoa pack runs/mine --size 16MB --out pieces[/bold]
+    """
+    from pwoa import packing
+
+    files = packing.pack(run, out, size)
+    print(f"{len(files) - 1} pieces and {packing.LIST} in {out}; there: pwoa unpack {out} --out {run}")
+
+
+@app.command()
+@friendly
+def unpack(
+    pieces: Annotated[Path, typer.Argument(help="The folder with the pieces.")],
+    out: Annotated[Path, typer.Option("--out", help="The run folder, a new one.")],
+) -> None:
+    """Put a run together again from its pieces; the command that started it then resumes it.
+
+    Example: [bold]pwoa unpack pieces --out runs/mine[/bold]
+    """
+    from pwoa import packing
+
+    print(f"run folder: {packing.unpack(pieces, out)}")
+
+
+@app.command()
+@friendly
 def demo(
     out: Annotated[Path, typer.Option("--out", help="The folder of the demo's runs.")] = Path("runs/demo"),
 ) -> None:
