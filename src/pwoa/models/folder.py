@@ -81,6 +81,20 @@ def _is_normalisation(value: Any) -> bool:
     return all(isinstance(row, list) and all(isinstance(number, (int, float)) for number in row) for row in rows)
 
 
+def _is_threat(value: Any) -> bool:
+    return (
+        isinstance(value, dict)
+        and value.keys() == {"norm", "radius", "step"}
+        and value["norm"] in ("linf", "l2")
+        and all(type(value[key]) in (int, float) for key in ("radius", "step"))
+    )
+
+
+def _is_sparsity(value: Any) -> bool:
+    rows = value if isinstance(value, list) and value else [None]
+    return all(isinstance(row, dict) and all(type(row.get(key)) is int for key in ("total", "kept")) for row in rows)
+
+
 _FIELDS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "format": (_is_count, "a whole number"),
     "architecture": (lambda value: isinstance(value, str), "a name"),
@@ -88,5 +102,7 @@ _FIELDS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "classes": (lambda value: value is None or _is_count(value), "a whole number above 0"),
     "channels": (lambda value: value is None or _is_count(value), "a whole number above 0"),
     "normalisation": (lambda value: value is None or _is_normalisation(value), "lists of numbers, mean and std"),
+    "threat": (lambda value: value is None or _is_threat(value), "norm, radius and step"),
+    "sparsity": (lambda value: value is None or _is_sparsity(value), "the total and kept weights of each layer"),
     "fingerprint": (lambda value: isinstance(value, str), "a SHA-256"),
 }
