@@ -106,6 +106,23 @@ def test_a_process_killed_outright_resumes_to_the_same_bits(finished: Path, digi
     assert leftovers == []
 
 
+def test_a_process_killed_outright_goes_on_where_its_pieces_are_carried_to(
+    finished: Path, digits: Path, tmp_path: Path
+) -> None:
+    here, pieces, there = tmp_path / "here", tmp_path / "pieces", tmp_path / "there"
+    process = start("prune", "--data", digits, *QUICK, "--out", here)
+    wait_for(here / "checkpoint" / "state.pt", process)
+    process.kill()
+    process.communicate()
+    assert call("pack", here, "--size", "1MB", "--out", pieces)[0] == 0
+    assert all(path.stat().st_size <= 1_000_000 for path in pieces.iterdir())
+    assert call("unpack", pieces, "--out", there)[0] == 0
+    code, out, _ = call("prune", "--data", digits, *QUICK, "--out", there)
+    assert code == 0
+    assert "resuming" in out
+    assert (there / "model.safetensors").read_bytes() == (finished / "model.safetensors").read_bytes()
+
+
 def test_ctrl_c_says_how_to_resume(tmp_path: Path, digits: Path) -> None:
     folder = tmp_path / "stopped"
     process = start("prune", "--data", digits, *QUICK, "--out", folder)
@@ -342,7 +359,7 @@ def test_compare_two_evaluations_and_two_runs(finished: Path, nets: Path, digits
     [
         (["{tmp}/nowhere"], "nowhere is no run folder; give --data NAME, or --recipe"),
         (["{tmp}/nowhere", "--data", "{digits}"], "nowhere does not exist; give a run folder, a checkpoint"),
-        (["{tmp}", "--data", "{digits}"], "is not a run folder: it has no recipe.toml"),
+        (["{tmp}", "--data", "{digits}"], "is neither a run nor a model folder: it has no recipe.toml"),
         (["{run}", "--arch", "lenet"], "leave out --arch"),
         (["{run}", "--checkpoint", "x.pt"], "--checkpoint goes with a factory"),
         (["{run}", "--out", "{digits}"], "exists and holds no evaluation; choose another folder"),

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from typer.testing import CliRunner
 
+import pwoa
 from pwoa.cli import app
 from pwoa.data import Data, Images
 from pwoa.errors import InputError
@@ -19,7 +20,7 @@ from pwoa.models import ARCHITECTURES, Normalised, build
 from pwoa.named import named_model
 from pwoa.pipeline import prune
 from pwoa.recipe import Recipe, load_recipe, numbers
-from pwoa.run import load_run
+from pwoa.run import Run, load_run
 
 Make = Callable[..., Recipe]
 
@@ -95,6 +96,59 @@ def test_inspect_warns_and_refuses(tmp_path: Path) -> None:
     code, _, err = call("models", "inspect", tmp_path / "gone.pt")
     assert code == 2
     assert err.count("\n") == 1
+
+
+def test_inspect_shows_what_a_model_folder_holds(tmp_path: Path) -> None:
+    model = lenet()
+    with torch.no_grad():
+        model.conv1.bias.fill_(0.5)  # type: ignore[union-attr, operator]
+        model.conv2.weight.flatten()[:10] = 0  # type: ignore[union-attr, operator, index]
+    folder = pwoa.save_pretrained(Normalised(model, [0.5], [0.25]), tmp_path / "model")
+    code, out, err = call("models", "inspect", folder)
+    assert (code, err) == (0, "")
+    for word in ("lenet@0.02", "mean 0.5; std 0.25", "prunable weights are not zero", "which is that of the weights"):
+        assert word in out
+    (folder / "model.safetensors").write_bytes((tmp_path / "model" / "model.safetensors").read_bytes()[:-4] + b"1234")
+    code, _, err = call("models", "inspect", folder)
+    assert (code, err.count("\n")) == (2, 1)
+    assert "another fingerprint" in err
+
+
+def test_inspect_shows_how_far_a_run_has_come(
+    tmp_path: Path, tiny_teacher: nn.Module, tiny_data: Data, quick: Make
+) -> None:
+    begun = Run(tmp_path / "begun")
+    begun.begin(quick(), {})
+    begun.log({"epoch": 1})
+    code, out, _ = call("models", "inspect", begun.path)
+    assert code == 0
+    assert "not finished (1 epoch done); the same command resumes it" in out
+    plan = quick(search__epochs=1, finetune__epochs=1)
+    result = prune(tiny_teacher, tiny_data, recipe=plan, rate=4, folder=tmp_path / "run")
+    code, out, _ = call("models", "inspect", tmp_path / "run")
+    assert code == 0
+    pruned = result.summary["pruned"]
+    for word in ("finished", "TinyNet", f"natural {pruned['natural']:.2f}, PGD-2 {pruned['pgd2']:.2f}", "597 of 2,388"):
+        assert word in out
+    code, _, err = call("models", "inspect", tmp_path)
+    assert (code, err) == (2, f"error: {tmp_path} is not a file\n")
+
+
+def test_card_shows_or_writes_and_push_asks_for_a_name(
+    tmp_path: Path, tiny_teacher: nn.Module, tiny_data: Data, quick: Make
+) -> None:
+    plan = quick(search__epochs=1, finetune__epochs=1, evaluation__attacks=["natural"])
+    prune(tiny_teacher, tiny_data, recipe=plan, rate=4, folder=tmp_path / "run")
+    code, shown, _ = call("card", tmp_path / "run")
+    assert code == 0
+    assert shown.startswith("---\nlibrary_name:")
+    code, out, _ = call("card", tmp_path / "run", "--out", tmp_path / "model")
+    assert (code, out) == (0, f"model folder: {tmp_path / 'model'}\n")
+    assert (tmp_path / "model" / "README.md").read_text() == shown
+    code, _, err = call("push", tmp_path / "nowhere", "--repo", "me/net")
+    assert (code, err) == (2, f"error: {tmp_path / 'nowhere'} is not a run folder\n")
+    code, _, err = call("push", tmp_path / "run", "--repo", "net")
+    assert (code, err) == (2, "error: net is no name on the hub; give owner/name\n")
 
 
 @pytest.mark.parametrize(
@@ -192,7 +246,7 @@ def test_a_run_of_a_network_of_ones_own_is_named_with_its_factory(tmp_path: Path
     x = digits.test.batch(torch.arange(4))[0]
     found = named_model(str(tmp_path / "run"), digits, architecture=f"{source}:net")
     assert torch.equal(logits(found, x), logits(result.model, x))
-    with pytest.raises(InputError, match="give --arch MODULE:FUNCTION"):
+    with pytest.raises(InputError, match="on the command line --arch MODULE:FUNCTION"):
         named_model(str(tmp_path / "run"), digits)
 
 

@@ -161,8 +161,14 @@ def test_names_of_nothing(tmp_path: Path, source: Path, checkpoint: Path, data: 
     assert refused(f"{missing}.onnx", data) == f"{missing}.onnx does not exist"
     assert f"{missing}.py does not exist" in refused(f"{missing}.py:net", data)
     assert "has no 'nett' (did you mean 'net'?)" in refused(f"{source}:nett", data)
-    assert refused(tmp_path, data) == f"{tmp_path} is not a run folder: it has no recipe.toml"
-    assert refused(tmp_path, data, architecture="lenet") == f"{tmp_path} is not a run folder: it has no recipe.toml"
+    assert (
+        refused(tmp_path, data)
+        == f"{tmp_path} is neither a run nor a model folder: it has no recipe.toml or config.json"
+    )
+    assert (
+        refused(tmp_path, data, architecture="lenet")
+        == f"{tmp_path} is neither a run nor a model folder: it has no recipe.toml or config.json"
+    )
     assert "give --arch NAME, or --arch MODULE:FUNCTION for your own" in refused(checkpoint, data)
     assert "unknown architecture 'lenett' (did you mean 'lenet'?)" in refused(checkpoint, data, architecture="lenett")
 

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from pwoa.errors import InputError as InputError
     from pwoa.evaluation import compare as compare
     from pwoa.evaluation import evaluate as evaluate
+    from pwoa.models import from_pretrained as from_pretrained
     from pwoa.models import inspect_checkpoint as inspect_checkpoint
     from pwoa.models import load_model as load_model
     from pwoa.pipeline import prune as prune
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     from pwoa.recipe import Threat as Threat
     from pwoa.recipe import load_recipe as load_recipe
     from pwoa.run import load_run as load_run
+    from pwoa.sharing import push_to_hub as push_to_hub
+    from pwoa.sharing import save_pretrained as save_pretrained
 
 _HOMES = {
     "InputError": "pwoa.errors",
@@ -27,6 +30,7 @@ _HOMES = {
     "Threat": "pwoa.recipe",
     "compare": "pwoa.evaluation",
     "evaluate": "pwoa.evaluation",
+    "from_pretrained": "pwoa.models",
     "inspect_checkpoint": "pwoa.models",
     "load_data": "pwoa.data",
     "load_model": "pwoa.models",
@@ -34,6 +38,8 @@ _HOMES = {
     "load_run": "pwoa.run",
     "pretrain": "pwoa.pretraining",
     "prune": "pwoa.pipeline",
+    "push_to_hub": "pwoa.sharing",
+    "save_pretrained": "pwoa.sharing",
 }
 
 __all__ = [*_HOMES, "__version__"]

@@ -106,7 +106,9 @@ def prune(
     data: DataOption = None,
     folder: FolderOption = None,
     arch: ArchOption = None,
-    checkpoint: Annotated[Path | None, typer.Option(help="The robust teacher's weights.")] = None,
+    checkpoint: Annotated[
+        Path | None, typer.Option(help="The robust teacher: a file, a folder, hf:owner/name.")
+    ] = None,
     mean: MeanOption = None,
     std: StdOption = None,
     seed: Annotated[int | None, typer.Option(help="Of the splits, the batches and the attacks.")] = None,
@@ -213,7 +215,9 @@ def pretrain(
 def evaluate(
     model: Annotated[
         str,
-        typer.Argument(help="A run folder, a checkpoint (with --arch), a factory MODULE:FUNCTION, or an .onnx file."),
+        typer.Argument(
+            help="A run, a model folder, hf:owner/name, a checkpoint (with --arch), MODULE:FUNCTION, or an .onnx file."
+        ),
     ],
     arch: ArchOption = None,
     checkpoint: Annotated[Path | None, typer.Option(help="Weights for what a factory makes.")] = None,
@@ -348,6 +352,73 @@ def sweep(
 
 @app.command()
 @friendly
+def push(
+    run: Annotated[Path, typer.Argument(help="A finished run, or a folder that pwoa card --out wrote.")],
+    repo: Annotated[str, typer.Option(help="owner/name on the Hugging Face hub; made if it is not there.")],
+    private: Annotated[bool, typer.Option("--private", help="If it is made, for its owner alone.")] = False,
+    revision: Annotated[str | None, typer.Option(help="A branch; else main.")] = None,
+) -> None:
+    """Put a run's model on the Hugging Face hub, with a card that says what was measured.
+
+    Log in once with [bold]hf auth login[/bold]. Example: [bold]pwoa push runs/mine --repo me/lenet-x4[/bold]
+    """
+    from pwoa import sharing
+
+    print(sharing.push_to_hub(run, repo, private=private, revision=revision))
+
+
+@app.command()
+@friendly
+def card(
+    run: Annotated[Path, typer.Argument(help="A finished run.")],
+    out: Annotated[Path | None, typer.Option("--out", help="Write a folder with model and card instead.")] = None,
+) -> None:
+    """Show the model card that pwoa push would send, or write all of it into a folder.
+
+    Example: [bold]pwoa card runs/mine --out lenet-x4[/bold]
+    """
+    from pwoa import sharing
+
+    if out is None:
+        print(sharing.card_of(run), end="")
+    else:
+        print(f"model folder: {sharing.save_pretrained(run, out)}")
+
+
+@app.command()
+@friendly
+def pack(
+    run: Annotated[Path, typer.Argument(help="A run, finished or not.")],
+    out: Annotated[Path, typer.Option("--out", help="A new folder for the pieces.")],
+    size: Annotated[str, typer.Option(help="Of a piece at most, as 16MB or 500kB.")] = "16MB",
+) -> None:
+    """Cut a run into small files, to go on with it on another machine.
+
+    Example: [bold]pwoa pack runs/mine --size 16MB --out pieces[/bold]
+    """
+    from pwoa import packing
+
+    files = packing.pack(run, out, size)
+    print(f"{len(files) - 1} pieces and {packing.LIST} in {out}; there: pwoa unpack {out} --out {run}")
+
+
+@app.command()
+@friendly
+def unpack(
+    pieces: Annotated[Path, typer.Argument(help="The folder with the pieces.")],
+    out: Annotated[Path, typer.Option("--out", help="The run folder, a new one.")],
+) -> None:
+    """Put a run together again from its pieces; the command that started it then resumes it.
+
+    Example: [bold]pwoa unpack pieces --out runs/mine[/bold]
+    """
+    from pwoa import packing
+
+    print(f"run folder: {packing.unpack(pieces, out)}")
+
+
+@app.command()
+@friendly
 def demo(
     out: Annotated[Path, typer.Option("--out", help="The folder of the demo's runs.")] = Path("runs/demo"),
 ) -> None:
@@ -428,29 +499,31 @@ def models_list() -> None:
 @models_app.command("inspect")
 @friendly
 def models_inspect(
-    file: Annotated[Path, typer.Argument(help="A checkpoint from anywhere; nothing in it is executed.")],
+    file: Annotated[
+        str,
+        typer.Argument(help="A checkpoint, a run, a model folder or hf:owner/name; nothing in it is executed."),
+    ],
     kept: Annotated[
         float | None, typer.Option(help="The part of the weights that the scores of HYDRA or HARP keep; 1 for all.")
     ] = None,
 ) -> None:
-    """What a checkpoint holds: its architecture, its normalisation, and what does not belong to the network.
+    """What a checkpoint or a folder holds: architecture, normalisation, what does not belong to the network, results.
 
     Example: [bold]pwoa models inspect trades.pt[/bold]
     """
     from rich.markup import escape
     from rich.table import Table
 
-    from pwoa.models import inspect_checkpoint
-    from pwoa.report.inspected import inspection_rows
+    from pwoa.report.inspected import inspected
 
-    found = inspect_checkpoint(file, kept)
+    rows, warnings = inspected(file, kept)
     table = Table(show_header=False)
     table.add_column(no_wrap=True)
     table.add_column(overflow="fold")
-    for name, value in inspection_rows(found):
+    for name, value in rows:
         table.add_row(name, escape(value))
     _console().print(table)
-    for warning in found.warnings:
+    for warning in warnings:
         _console().print(f"warning: {warning}", style="yellow", markup=False, soft_wrap=True)
 
 

@@ -11,14 +11,15 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import load as load_safetensors
-from safetensors.torch import save as save_safetensors
 from torch import nn
 
 import pwoa
 from pwoa.errors import InputError
 from pwoa.files import naming, replacing
-from pwoa.models import Normalisation, Normalised, architecture_name, build, load_state, normalised
+from pwoa.models import Normalised, architecture_name
+from pwoa.models.folder import read_folder
+from pwoa.models.pretrained import rebuilt
+from pwoa.models.tensors import to_safetensors
 from pwoa.recipe import Recipe, load_recipe, to_toml
 
 BEGINNING = {"teacher.json", ".teacher.json.part", ".recipe.toml.part"}
@@ -77,7 +78,7 @@ class Run:
             file.write(text.encode())
 
     def write_json(self, name: str, value: Any) -> None:
-        self.write_text(name, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
+        self.write_text(name, as_json(value))
 
     def read_json(self, name: str) -> Any:
         return json.loads((self.path / name).read_text(encoding="utf-8"))
@@ -112,12 +113,8 @@ class Run:
 
     def save_model(self, model: nn.Module, about: Mapping[str, Any]) -> None:
         """model.safetensors, and what it is in model.json."""
-        tensors = {
-            name: value.detach().cpu().clone(memory_format=torch.contiguous_format)
-            for name, value in model.state_dict().items()
-        }
         with replacing(self.path / "model.safetensors") as file:
-            file.write(save_safetensors(tensors))
+            file.write(to_safetensors(model.state_dict()))
         self.write_json("model.json", about)
 
     def finish(self, result: Mapping[str, Any]) -> None:
@@ -126,28 +123,22 @@ class Run:
         shutil.rmtree(self.path / "checkpoint", ignore_errors=True)
 
 
+def as_json(value: Any) -> str:
+    """JSON for people to read."""
+    return json.dumps(value, indent=2, ensure_ascii=False) + "\n"
+
+
 def load_run(folder: str | Path, model: nn.Module | None = None) -> nn.Module:
     """The model of a finished run, in eval mode. For an architecture of your own, give a fresh `model`."""
     run = Run(folder)
     if not (run.path / "model.json").is_file():
         unfinished = "has not finished yet; start it again to resume" if run.started else "is not a run folder"
         raise InputError(f"{folder} {unfinished}")
-    about = run.read_json("model.json")
-    if model is None:
-        if ":" in about["architecture"]:
-            raise InputError(
-                f"{folder} holds a {about['architecture']}: call load_run(folder, model=…) with a fresh one"
-                " (on the command line give --arch MODULE:FUNCTION)"
-            )
-        model = build(about["architecture"], about["classes"], about["channels"])
-    if "normalisation" in about and not isinstance(model, Normalised):
-        model = normalised(model, Normalisation(**about["normalisation"]))
-    load_state(model, load_safetensors((run.path / "model.safetensors").read_bytes()), str(folder))
-    return model.eval()
+    return rebuilt(read_folder(run.path, str(folder)), model, str(folder))
 
 
-def describe_model(model: nn.Module, classes: int, channels: int) -> dict[str, Any]:
-    """What model.json says about any model."""
+def describe_model(model: nn.Module, classes: int | None = None, channels: int | None = None) -> dict[str, Any]:
+    """What model.json says about any model; its classes and input channels as far as they are known."""
     return {
         "architecture": architecture_name(model),
         "classes": classes,

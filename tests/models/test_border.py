@@ -1,7 +1,9 @@
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -14,6 +16,22 @@ X = torch.rand(2, 1, 3, 3, generator=torch.Generator().manual_seed(0))
 LOGITS = torch.randn(2, 4, generator=torch.Generator().manual_seed(1))
 FEATURES = torch.zeros(2, 9)
 MAPS = torch.zeros(2, 3, 1, 1)
+
+
+class WithAuxiliary(NamedTuple):
+    """What torchvision's Inception returns in training: two tensors of the same shape."""
+
+    logits: Tensor
+    aux_logits: Tensor
+
+
+class ModelOutput(OrderedDict[str, Tensor]):
+    """What transformers returns: a dict whose values are attributes too."""
+
+    def __getattr__(self, name: str) -> Tensor:
+        if name not in self:
+            raise AttributeError(name)
+        return self[name]
 
 
 class Says(nn.Module):
@@ -39,6 +57,9 @@ class Says(nn.Module):
         (LOGITS, None, "aux"),
         {"logits": LOGITS, "loss": FEATURES},
         {"aux": MAPS, "out": LOGITS},
+        ModelOutput(loss=FEATURES, logits=LOGITS, hidden_states=MAPS),
+        SimpleNamespace(logits=LOGITS, loss=None),
+        WithAuxiliary(LOGITS, LOGITS + 1),
     ],
 )
 def test_logits_are_found(output: Any) -> None:
@@ -58,6 +79,7 @@ def test_without_the_number_of_classes_one_candidate_is_enough() -> None:
         ((), 4, "returns 0 things"),
         ({"scores": LOGITS, "loss": MAPS}, 4, r"a dict without 'logits' \(keys: scores, loss\)"),
         (None, 4, "returns a NoneType, not a tensor"),
+        (SimpleNamespace(logits=None), 4, "returns a SimpleNamespace, not a tensor"),
     ],
 )
 def test_what_cannot_be_the_logits_is_said(output: Any, classes: int | None, message: str) -> None:

@@ -12,15 +12,17 @@ from torch import nn
 from pwoa.data import Data
 from pwoa.errors import InputError
 from pwoa.models.border import LogitModel, as_logits, check_model, evaluating, under_attack
-from pwoa.models.checkpoint import fingerprint, load_state, open_checkpoint, read_state
+from pwoa.models.checkpoint import load_state, open_checkpoint, read_state
 from pwoa.models.contents import Checkpoint, read_checkpoint, unpacked
 from pwoa.models.filling import fill, recognised
 from pwoa.models.hidden import hidden_points, recording
 from pwoa.models.inspection import Inspection, inspect_checkpoint
 from pwoa.models.normalise import Normalisation, Normalised, normalisation, normalised
+from pwoa.models.pretrained import from_pretrained
 from pwoa.models.registry import ARCHITECTURES, architecture_name, build, lite_width
 from pwoa.models.search import forward_model, search_model
 from pwoa.models.source import is_factory, load_factory
+from pwoa.models.tensors import fingerprint
 
 __all__ = [
     "ARCHITECTURES",
@@ -36,6 +38,7 @@ __all__ = [
     "evaluating",
     "fingerprint",
     "forward_model",
+    "from_pretrained",
     "hidden_points",
     "inspect_checkpoint",
     "lite_width",
@@ -64,6 +67,7 @@ def load_model(
 
     architecture: a registered name; `auto` or None for the one the file is of; `module:function` of your own code; or
     a network of your own, which is filled. Every tensor must fit, and the classes must be those of the data.
+    checkpoint: a file; a folder that `save_pretrained` or a run wrote; or `hf:owner/name` on the Hugging Face hub.
     mean, std: how the images are normalised, a number a channel, if that was done outside the network; a normalisation
     in the file is found. Either way the model takes images in [0, 1] and is a `Normalised`.
     kept: for a file with HYDRA's or HARP's scores, the part of the weights they keep; 1 for a dense network.

@@ -16,7 +16,7 @@ LogitModel = Callable[[Tensor], Tensor]
 
 
 def as_logits(model: Callable[[Tensor], Any], classes: int | None = None) -> LogitModel:
-    """The model as a function that returns logits, also when it returns a tuple, a list or a dict."""
+    """The model as a function that returns logits, also when they are in a tuple, a list, a dict or an object."""
 
     def logits(x: Tensor) -> Tensor:
         output = model(x)
@@ -95,6 +95,8 @@ def _find_logits(output: Any, classes: int | None) -> Tensor:
                 found: Tensor = output[key]
                 return found
         raise InputError(f"the model returns a dict without 'logits' (keys: {', '.join(map(str, output))})")
+    if isinstance(logits := getattr(output, "logits", None), Tensor):
+        return logits
     if isinstance(output, (tuple, list)):
         rows = [
             value

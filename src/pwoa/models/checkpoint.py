@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import pickle
 import re
 from collections.abc import Mapping
@@ -11,11 +10,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from safetensors import SafetensorError
 from safetensors.torch import load as load_safetensors
 from torch import Tensor, nn
 
 from pwoa.errors import InputError, first_line
+from pwoa.models.folder import find_folder, holds_model, read_folder
+from pwoa.models.tensors import read_safetensors
 
 CONTAINERS = ("state_dict", "model_state_dict", "rmodel", "model", "net", "last", "best")
 """The keys under which people keep a state dict; of two in one file, the first is taken."""
@@ -37,14 +37,16 @@ class Opened(NamedTuple):
 
 
 def open_checkpoint(path: str | Path) -> Opened:
-    """The tensors of a checkpoint file, by the names and in the precision they were saved with."""
+    """The tensors of a checkpoint file or a model folder, by the names and in the precision they were saved with."""
     if str(path) == "embedded":
         file = resources.files("pwoa") / "models" / "embedded" / "lenet-mnist-linf-0.3.safetensors"
         return Opened(load_safetensors(file.read_bytes()), "", {}, ())
+    if holds_model(path):
+        return Opened(read_folder(find_folder(path), str(path)).tensors, "", {}, ())
     path = Path(path)
     if not path.is_file():
         raise InputError(f"checkpoint {path} does not exist" if not path.exists() else f"{path} is not a file")
-    content = _read_safetensors(path) if path.suffix == ".safetensors" else _read_torch(path)
+    content = read_safetensors(path) if path.suffix == ".safetensors" else _read_torch(path)
     names: list[str] = []
     numbers: dict[str, float] = {}
     remarks: list[str] = []
@@ -117,25 +119,9 @@ def load_state(model: nn.Module, state: Mapping[str, Tensor], source: str, hint:
     model.load_state_dict(fitted(model, state))
 
 
-def fingerprint(model: nn.Module) -> str:
-    """A SHA-256 of all weights and buffers, the same on every device."""
-    digest = hashlib.sha256()
-    for name, value in sorted(model.state_dict().items()):
-        digest.update(name.encode())
-        digest.update(value.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes())
-    return digest.hexdigest()
-
-
 def float32(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """The tensors with every floating one in float32."""
     return {key: value.float() if value.is_floating_point() else value for key, value in state.items()}
-
-
-def _read_safetensors(path: Path) -> Any:
-    try:
-        return load_safetensors(path.read_bytes())
-    except SafetensorError as error:
-        raise InputError(f"{path} is not a safetensors file: {error}") from None
 
 
 def _read_torch(path: Path) -> Any:

@@ -1,0 +1,81 @@
+"""The Hugging Face hub: models fetched from and pushed to it. Only here is huggingface_hub needed."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from types import ModuleType
+
+from pwoa import __version__
+from pwoa.errors import InputError, first_line
+
+PREFIX = "hf:"
+"""What stands before the name of a model on the hub where a file or a folder could be meant."""
+
+_US = {"library_name": "pwoa", "library_version": __version__}
+_NAME = re.compile(r"(?P<repo>[\w.-]+/[\w.-]+)(@(?P<revision>[\w./-]+))?")
+
+
+def fetch(name: str, revision: str | None, files: list[str]) -> Path:
+    """A folder with these files of a model on the hub, `owner/name` or `owner/name@revision`, as far as it has them."""
+    found = _NAME.fullmatch(name.removeprefix(PREFIX))
+    if found is None:
+        raise InputError(f"{name} is neither a folder nor a model on the hub, which is named owner/name")
+    if revision and found["revision"]:
+        raise InputError(f"{name} says its revision; leave out revision={revision!r}")
+    not_here = "" if name.startswith(PREFIX) else "is no folder here, and "
+    hub = _huggingface_hub(f"{name} {not_here}is fetched from the hub")
+    with _blaming(f"{name} {not_here}cannot be fetched from the hub"):
+        wanted = revision or found["revision"]
+        return Path(hub.snapshot_download(found["repo"], revision=wanted, allow_patterns=files, **_US))
+
+
+def push(
+    files: Mapping[str, Path | bytes],
+    repo: str,
+    *,
+    private: bool = False,
+    revision: str | None = None,
+    token: str | None = None,
+    message: str,
+) -> str:
+    """Put files into a model repository in one commit, and give its address. The repository is made if need be."""
+    if "@" in repo or not _NAME.fullmatch(repo):
+        raise InputError(f"{repo} is no name on the hub; give owner/name")
+    hub = _huggingface_hub(f"{repo} is on the hub")
+    with _blaming(f"{repo} cannot be pushed to"):
+        api = hub.HfApi(token=token, **_US)
+        address = str(api.create_repo(repo, private=private, exist_ok=True))
+        if revision is not None:
+            api.create_branch(repo, branch=revision, exist_ok=True)
+        changes = [hub.CommitOperationAdd(path_in_repo=name, path_or_fileobj=file) for name, file in files.items()]
+        api.create_commit(repo, changes, commit_message=message, revision=revision)
+    return address
+
+
+def _huggingface_hub(why: str) -> ModuleType:
+    try:
+        import huggingface_hub
+    except ImportError:
+        raise InputError(f"{why}, which needs huggingface_hub: pip install 'pwoa[hub]'") from None
+    return huggingface_hub
+
+
+@contextmanager
+def _blaming(failure: str) -> Iterator[None]:
+    """Turn what the hub or the way to it refuses into one line."""
+    try:
+        yield
+    except Exception as error:  # the library passes on what its HTTP client raises
+        raise InputError(f"{failure}: {_reason(error)}") from None
+
+
+def _reason(error: Exception) -> str:
+    status = getattr(getattr(error, "response", None), "status_code", None)
+    if status == 404 or type(error).__name__ in ("RepositoryNotFoundError", "RevisionNotFoundError"):
+        return "there is no such model or revision, or it is private and you are not logged in"
+    if status in (401, 403):
+        return f"not allowed (HTTP {status}); log in with `hf auth login`, or set HF_TOKEN"
+    return f"{type(error).__name__}: {first_line(error)}"
