@@ -14,6 +14,7 @@ enough (tests compare with float64). Activations in bfloat16 are multiplied as t
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -23,6 +24,7 @@ from torch import Tensor
 SIGMA = 5.0
 EPSILON = 1e-5
 GROUP = 128
+LARGE = 16384
 
 
 class Bottleneck(NamedTuple):
@@ -52,60 +54,70 @@ def bottleneck(
         return value.reshape(groups, size, -1)
 
     with torch.autocast(x.device.type, enabled=False):
-        inputs = gaussian(grouped(x))
-        targets = same(labels[: groups * size].view(groups, size)).to(inputs.dtype)
-        layers = torch.stack([gaussian(grouped(z)) for z in hidden])  # [L, groups, size, size]
-        given = _prepare(torch.stack([inputs, targets]), normalised)
+        inputs, layers = gaussian([grouped(x)]), gaussian([grouped(z) for z in hidden])
+        targets = same(labels[: groups * size].view(1, groups, size)).to(inputs.dtype)
+        kernels = centre(torch.cat([inputs, targets, layers]))  # [2 + L, groups, size, size]
+        kernels = normalise(kernels) if normalised else kernels
         scale = 1.0 if normalised else max(size - 1, 1) ** -2
-        dependence = scale * torch.einsum("lgij,kgij->klg", _prepare(layers, normalised), given).mean(-1)
+        dependence = scale * torch.einsum("kgij,lgij->klg", kernels[:2], kernels[2:]).mean(-1)
     return Bottleneck(*dependence.unbind(0))
 
 
-def _prepare(kernels: Tensor, normalised: bool) -> Tensor:
-    return normalise(centre(kernels)) if normalised else centre(kernels)
+def gaussian(layers: Sequence[Tensor]) -> Tensor:
+    """K − 1 for K_ij = exp(−‖z_i − z_j‖² / (2σ²)), σ = 5√d: [L, groups, n, n] of L layers [groups, n, d]."""
+    squared: Tensor = _Distances.apply(*layers)  # type: ignore[no-untyped-call]
+    sizes = tuple(z.shape[-1] for z in layers)
+    return torch.expm1(squared.clamp_min(0) * _exponents(sizes, squared.device, squared.dtype))
 
 
-def gaussian(z: Tensor) -> Tensor:
-    """K − 1 for K_ij = exp(−‖z_i − z_j‖² / (2σ²)), σ = 5√d, over the last two dimensions [n, d]."""
-    if z.dtype == torch.bfloat16:
-        squared: Tensor = _Distances.apply(z)  # type: ignore[no-untyped-call]
-    else:
-        z = z if z.dtype == torch.float64 else z.float()
-        z = z - z.mean(-2, keepdim=True)  # distances stay, and cancel less
-        squared = _distances(z @ z.mT)
-    return torch.expm1(-squared.clamp_min(0) / (2 * SIGMA**2 * z.shape[-1]))
-
-
-def _distances(products: Tensor) -> Tensor:
-    """‖z_i − z_j‖² from all ⟨z_i, z_j⟩."""
-    norms = products.diagonal(dim1=-2, dim2=-1)
-    return norms.unsqueeze(-1) + norms.unsqueeze(-2) - 2 * products
+@functools.cache
+def _exponents(sizes: tuple[int, ...], device: torch.device, dtype: torch.dtype) -> Tensor:
+    """−1 / (2σ²) for layers of so many values; kept, since a CUDA graph cannot take numbers from the host."""
+    values = [-1 / (2 * SIGMA**2 * size) for size in sizes]
+    return torch.tensor(values, device=device, dtype=dtype).view(-1, 1, 1, 1)
 
 
 class _Distances(torch.autograd.Function):
-    """‖z_i − z_j‖² of bfloat16 [groups, n, d] in float32, from products that are never rounded to bfloat16."""
+    """‖z_i − z_j‖² within each group, of all layers at once.
+
+    Products of bfloat16 activations are summed up in float32 and not rounded; other activations are centred first,
+    which leaves distances as they are and lets less of the numbers cancel.
+    """
 
     @staticmethod
-    def forward(ctx: Any, z: Tensor) -> Tensor:
-        ctx.save_for_backward(z)
-        return _distances(_products(z, z.mT))
+    def forward(ctx: Any, *layers: Tensor) -> Tensor:
+        ctx.save_for_backward(*layers)
+        products = torch.stack([_products(z) for z in layers])
+        norms = products.diagonal(dim1=-2, dim2=-1)
+        return norms.unsqueeze(-1) + norms.unsqueeze(-2) - 2 * products
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> Tensor:
-        """With S = G + Gᵀ the gradient is 2 (diag(S1) − S) z.
-
-        The weights are split into two bfloat16 numbers each: of activations of low rank, most of the sum cancels.
-        """
-        (z,) = ctx.saved_tensors
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, ...]:
+        """With S = G + Gᵀ the gradient is 2 (diag(S1) − S) z."""
         both = gradient + gradient.mT
         weights = 2 * (torch.diag_embed(both.sum(-1)) - both)
-        rounded = weights.to(z.dtype)
-        return torch.baddbmm(rounded @ z, (weights - rounded).to(z.dtype), z)
+        high = weights.bfloat16()
+        low = (weights - high).bfloat16()
+        layers = zip(ctx.saved_tensors, weights, high, low, strict=True)
+        return tuple(
+            _combined(z, *halves) if z.dtype == torch.bfloat16 else (exact @ z.to(exact.dtype)).to(z.dtype)
+            for z, exact, *halves in layers
+        )
 
 
-def _products(a: Tensor, b: Tensor) -> Tensor:
-    """The matrix products of bfloat16, in float32."""
-    return torch.bmm(a, b, out_dtype=torch.float32) if a.is_cuda else a.float() @ b.float()
+def _products(z: Tensor) -> Tensor:
+    """⟨z_i, z_j⟩ within each group."""
+    if z.dtype == torch.bfloat16 and z.is_cuda:
+        return torch.bmm(z, z.mT, out_dtype=torch.float32)
+    z = z if z.dtype == torch.float64 else z.float()
+    z = z - z.mean(-2, keepdim=True)
+    return z @ z.mT
+
+
+def _combined(z: Tensor, high: Tensor, low: Tensor) -> Tensor:
+    """(high + low) z, all in bfloat16. Of activations of low rank, as late layers have, most of the sum cancels; for
+    the largest, which are the first layers', `high` is enough."""
+    return high @ z if z.shape[-1] > LARGE else torch.baddbmm(high @ z, low, z)
 
 
 def same(labels: Tensor) -> Tensor:
