@@ -21,6 +21,7 @@ def with_tables(text: str, results: Path) -> str:
     tables = {
         "mnist": lambda: mnist_table(results / "mnist-rate4.json"),
         "autoattack": lambda: oracle_table(results / "autoattack-oracle.json"),
+        "engine": lambda: engine_table(results / "engine.json"),
     }
 
     def block(match: re.Match[str]) -> str:
@@ -61,6 +62,29 @@ def oracle_table(path: Path) -> str:
         "brackets how many times faster ours was in the same run:\n\n" + "\n".join(lines) + "\n\n"
         f"All {whole['n']:,} test images of CIFAR-10, {whole['model']}, {whole['device']}: {whole['ours']:.2f} % in "
         f"{whole['seconds_ours']:.0f} s."
+    )
+
+
+def engine_table(path: Path) -> str:
+    """results/engine.json as Markdown: the modes side by side, and the paper's whole run."""
+    rows = json.loads(path.read_text(encoding="utf-8"))
+    head = ["mode", "loss, first epoch", "natural", "PGD-20", "training"]
+    lines = [_line(head), _line(["---"] * len(head))]
+    modes = [row for row in rows if row["part"] == "agreement"]
+    for row in modes:
+        seconds = f"{row['training_seconds']:.0f} s"
+        lines.append(
+            _line([row["mode"], f"{row['first_epoch_loss']:.4f}", f"{row['natural']}", f"{row['pgd20']}", seconds])
+        )
+    (whole,) = (row for row in rows if row["part"] == "whole")
+    teacher = whole["teacher"]
+    return (
+        f"ResNet-18 on CIFAR-10, rate 4, with HSIC, batches of 512, {modes[0]['epochs']} epochs from the same seed, "
+        f"{modes[0]['images']:,} test images, {modes[0]['device']}:\n\n" + "\n".join(lines) + "\n\n"
+        f"The paper's {whole['epochs']} epochs take {whole['seconds']:.0f} s in mode {whole['mode']}, from loading the "
+        f"teacher to PGD-20 on all test images ({whole['first_epoch_seconds']:.0f} s for the first epoch, in which the "
+        f"network is compiled, {whole['median_epoch_seconds']:.2f} s for the others): natural {whole['natural']}, PGD-20 "
+        f"{whole['pgd20']}, where the teacher has {teacher['natural']} and {teacher['pgd20']}."
     )
 
 
