@@ -83,8 +83,8 @@ def engine_table(path: Path) -> str:
         f"{modes[0]['images']:,} test images, {modes[0]['device']}:\n\n" + "\n".join(lines) + "\n\n"
         f"The paper's {whole['epochs']} epochs take {whole['seconds']:.0f} s in mode {whole['mode']}, from loading the "
         f"teacher to PGD-20 on all test images ({whole['first_epoch_seconds']:.0f} s for the first epoch, in which the "
-        f"network is compiled, {whole['median_epoch_seconds']:.2f} s for the others): natural {whole['natural']}, PGD-20 "
-        f"{whole['pgd20']}, where the teacher has {teacher['natural']} and {teacher['pgd20']}."
+        f"network is compiled, {whole['median_epoch_seconds']:.2f} s for the others): natural {whole['natural']}, "
+        f"PGD-20 {whole['pgd20']}, where the teacher has {teacher['natural']} and {teacher['pgd20']}."
     )
 
 
