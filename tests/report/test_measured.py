@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from pwoa.report.measured import oracle_table, with_tables
+from pwoa.report.measured import engine_table, oracle_table, with_tables
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
 def test_the_readme_shows_what_was_measured() -> None:
     text = (ROOT / "README.md").read_text(encoding="utf-8")
-    assert text.count("<!-- measured: ") == 2
+    assert text.count("<!-- measured: ") == 3
     assert with_tables(text, ROOT / "results") == text  # else: python scripts/update_readme.py
 
 
@@ -41,3 +41,23 @@ def test_text_outside_the_marks_is_kept(tmp_path: Path) -> None:
     table = oracle_table(tmp_path / "autoattack-oracle.json")
     assert "| net | GPU | 44.0 / 44.5 (3.5×) | 44.0 / 44.0 (1.5×) |" in table
     assert "10,000 test images of CIFAR-10, net, GPU: 46.33 % in 219 s" in table
+
+
+def test_the_engines_table_has_the_modes_and_the_whole_run(tmp_path: Path) -> None:
+    shared = {"natural": 79.1, "pgd20": 47.2, "images": 10000, "device": "GPU", "epochs": "2 + 4"}
+    agreement = {**shared, "part": "agreement", "first_epoch_loss": 0.62692, "training_seconds": 75.7}
+    whole = {
+        **shared,
+        "part": "whole",
+        "mode": "fast",
+        "epochs": "50 + 100",
+        "seconds": 222.8,
+        "first_epoch_seconds": 48.3,
+        "median_epoch_seconds": 1.008,
+        "teacher": {"natural": 79.26, "pgd20": 49.98},
+    }
+    rows = [{**agreement, "mode": "exact"}, {**agreement, "mode": "fast", "training_seconds": 6.3}, whole]
+    (tmp_path / "engine.json").write_text(json.dumps(rows))
+    table = engine_table(tmp_path / "engine.json")
+    assert "| exact | 0.6269 | 79.1 | 47.2 | 76 s |\n| fast | 0.6269 | 79.1 | 47.2 | 6 s |" in table
+    assert "50 + 100 epochs take 223 s in mode fast" in table
