@@ -1,6 +1,7 @@
 """The engine and the seam through which methods use it."""
 
-from pwoa.training.engine import Engine, Material
+from pwoa.training.engine import Engine
+from pwoa.training.material import Material
 from pwoa.training.stage import Batch, Loss, Stage
 
 __all__ = ["Batch", "Engine", "Loss", "Material", "Stage"]

@@ -9,7 +9,7 @@ from torch import nn
 
 from pwoa.models import hidden_points, recording
 from pwoa.objectives import bottleneck
-from pwoa.training.engine import Material
+from pwoa.training.material import Material
 
 IMAGES = 512
 

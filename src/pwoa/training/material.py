@@ -1,0 +1,36 @@
+"""What a run trains on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from pwoa.data import Data, Images
+from pwoa.errors import InputError
+from pwoa.recipe import Recipe
+
+
+@dataclass(frozen=True)
+class Material:
+    """What is trained on: images on the device, the positions of the two splits, and the augmentation."""
+
+    images: Images
+    train: Tensor
+    validation: Tensor
+    classes: int
+    augment: str = "none"
+
+    @classmethod
+    def of(cls, data: Data, recipe: Recipe, device: torch.device) -> Material:
+        """The training part and the held-out validation part of the data's training set."""
+        train, validation = data.split(recipe.data.validation, recipe.training.seed)
+        if recipe.training.batch > len(train):
+            raise InputError(f"a batch of {recipe.training.batch} is larger than the {len(train)} training images")
+        images = data.train.to(device)
+        return cls(images, train.to(device), validation.to(device), data.classes, recipe.data.augment)
+
+    def held_out(self) -> Images:
+        """The images of the validation part."""
+        return Images(self.images.pixels[self.validation], self.images.labels[self.validation])

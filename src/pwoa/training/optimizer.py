@@ -1,0 +1,34 @@
+"""The optimizer of a stage."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from pwoa.recipe import TrainingRecipe
+from pwoa.training.stage import Stage
+
+
+def make_optimizer(stage: Stage, model: nn.Module, recipe: TrainingRecipe, recorded: bool) -> torch.optim.Optimizer:
+    """SGD or Adam over what the stage changes; for steps that are `recorded`, all that it reads is on the device."""
+    own = stage.parameters()
+    parameters = [value for value in (model.parameters() if own is None else own) if value.requires_grad]
+    device = parameters[0].device
+    shared: dict[str, Any] = {
+        "lr": torch.tensor(stage.learning_rate, device=device) if recorded else stage.learning_rate,
+        "weight_decay": recipe.weight_decay,
+        "fused": True,
+    }
+    if recipe.optimizer == "adam":
+        return torch.optim.Adam(parameters, betas=(recipe.momentum, 0.999), capturable=recorded, **shared)
+    return torch.optim.SGD(parameters, momentum=recipe.momentum, **shared)
+
+
+def set_learning_rate(optimizer: torch.optim.Optimizer, value: float) -> None:
+    for group in optimizer.param_groups:
+        if isinstance(group["lr"], Tensor):
+            group["lr"].fill_(value)
+        else:
+            group["lr"] = value

@@ -1,0 +1,128 @@
+"""The steps of a stage: batches, gradients, and what to do when memory runs out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from pwoa.data import AUGMENTATIONS
+from pwoa.errors import InputError
+from pwoa.recipe import TrainingRecipe
+from pwoa.training.average import Average
+from pwoa.training.fast import Recorder
+from pwoa.training.meter import Meter
+from pwoa.training.optimizer import set_learning_rate
+from pwoa.training.stage import Batch, Loss, Stage
+
+if TYPE_CHECKING:
+    from pwoa.training.engine import Engine
+
+FIRST = 2
+"""So many steps of a stage are taken before one is recorded: the first has no momentum in memory yet."""
+
+
+def loss_of(stage: Stage, batch: Batch, recipe: TrainingRecipe) -> Loss:
+    """The stage's loss, in the precision of the mode."""
+    fast = recipe.mode == "fast"
+    # Casts that are kept from one call to the next would not be a part of a graph.
+    with torch.autocast(batch.x.device.type, dtype=torch.bfloat16, enabled=fast, cache_enabled=False):
+        return stage.loss(batch)
+
+
+class Steps:
+    """The steps of a stage. With a recorder they are recorded once, and replayed in all epochs."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        stage: Stage,
+        optimizer: torch.optim.Optimizer,
+        average: Average,
+        recorder: Recorder | None,
+    ) -> None:
+        self.meter = Meter()
+        self.generator = torch.Generator(engine.device)
+        self._engine, self._stage, self._optimizer, self._average = engine, stage, optimizer, average
+        self._recorder = recorder
+        self._augment = AUGMENTATIONS[engine.material.augment]
+        self._share = engine.processes.share(engine.recipe.batch)
+        self._form = torch.channels_last if engine.recipe.mode == "fast" else torch.contiguous_format
+        self._left = FIRST
+        self._replay: Callable[[Tensor], None] | None = None
+        self._built_in: object = None
+
+    def take(self, index: Tensor, learning_rate: float) -> None:
+        """One step on the images at these positions."""
+        set_learning_rate(self._optimizer, learning_rate)
+        constants = self._stage.constants()
+        if self._replay is not None and constants != self._built_in:
+            self._replay = None
+        if self._replay is None and self._recorder is not None and not self._left:
+            self._replay = self._recorder.record(self._step, index, self.generator)
+            self._built_in = constants
+        (self._replay or self._step)(index)
+        self._left = max(self._left - 1, 0)
+        self.meter.count(len(index) // self._engine.processes.count)
+
+    def _step(self, index: Tensor) -> None:
+        engine, stage, own = self._engine, self._stage, self._share
+        x, y = engine.material.images.batch(index)
+        x = self._augment(x, self.generator)[own]
+        x = x.contiguous(memory_format=self._form) if x.dim() == 4 else x
+        self._backward(Batch(x, y[own], index[own]))
+        engine.processes.average(weight.grad for weight in engine.model.parameters() if weight.grad is not None)
+        stage.after_backward()
+        self._optimizer.step()
+        self._optimizer.zero_grad(set_to_none=True)
+        stage.after_step()
+        self._average.update()
+
+    def _backward(self, batch: Batch) -> None:
+        """The gradients of a batch; where memory runs out, of its parts one after the other, to the same end."""
+        model = self._engine.model
+        buffers = list(model.buffers())
+        before = [buffer.clone() for buffer in buffers] if self._left else []
+        while True:
+            try:
+                losses = [self._backward_part(part) for part in self._parts(batch)]
+                break
+            except torch.OutOfMemoryError:
+                self._cut_smaller(len(batch.y))
+            model.zero_grad(set_to_none=True)
+            torch.cuda.empty_cache()
+            for buffer, value in zip(buffers, before, strict=False):
+                buffer.copy_(value)
+        for loss, part in zip(losses, self._parts(batch), strict=True):
+            self.meter.add(loss, part.y)
+
+    def _backward_part(self, part: Batch) -> Loss:
+        loss = loss_of(self._stage, part, self._engine.recipe)
+        (loss.total / self._engine.plan.parts).backward()  # type: ignore[no-untyped-call]
+        return Loss(
+            loss.total.detach(), {name: value.detach() for name, value in loss.parts.items()}, loss.logits.detach()
+        )
+
+    def _parts(self, batch: Batch) -> Iterator[Batch]:
+        """The batch in equal parts of whole groups; `plan.part` says which is at hand."""
+        plan = self._engine.plan
+        size = len(batch.y) // plan.parts
+        for number in range(plan.parts):
+            plan.part = number
+            part = slice(number * size, (number + 1) * size)
+            yield Batch(batch.x[part], batch.y[part], batch.index[part])
+
+    def _cut_smaller(self, images: int) -> None:
+        """Take more parts, as few as can be; an error when a part would be less than a group."""
+        plan = self._engine.plan
+        group = min(plan.group, images)
+        fitting = [parts for parts in range(plan.parts + 1, images // group + 1) if images % (parts * group) == 0]
+        if not fitting:
+            raise InputError(
+                f"out of memory with {images // plan.parts} images at a time; lower training.group "
+                "(and training.batch), or use a device with more memory"
+            )
+        plan.parts = fitting[0]
+        self._engine.progress.say(f"out of memory: batches are now computed in {plan.parts} parts, to the same result")
