@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -381,3 +381,24 @@ def test_evaluate_takes_any_model_and_tensors(tiny_teacher: nn.Module, tiny_data
     assert list(scores.accuracy) == ["natural", "fgsm"]
     assert scores["natural"] >= scores["fgsm"]
     assert scores.images == 48
+
+
+def test_what_a_run_chose_itself_makes_it_no_other(
+    tmp_path: Path, tiny_teacher: nn.Module, tiny_data: Data, quick: Make
+) -> None:
+    assert quick().training.mode == "auto"
+    chosen = quick(training__mode="exact")
+    with pytest.raises(KeyboardInterrupt):
+        prune(tiny_teacher, tiny_data, recipe=chosen, folder=tmp_path / "run", progress=Stopped())
+    again = prune(tiny_teacher, tiny_data, recipe=quick(), folder=tmp_path / "run")
+    assert pwoa.load_recipe(again.folder / "recipe.toml").training.mode == "exact"
+    other = quick(training__mode="fast")
+    with pytest.raises(InputError, match=r"another training\.mode"):
+        prune(tiny_teacher, tiny_data, recipe=other, folder=tmp_path / "run")
+
+
+class Stopped(Progress):
+    """Interrupts a run after its first epoch."""
+
+    def epoch(self, line: Mapping[str, Any], epochs: int) -> None:
+        raise KeyboardInterrupt

@@ -33,13 +33,20 @@ def device_name(device: torch.device) -> str:
 
 
 @contextmanager
-def exact_float32() -> Iterator[None]:
-    """While inside, float32 on a GPU is float32 (not TF32), and the same input gives the same bits."""
+def float32_products() -> Iterator[None]:
+    """While inside, products of float32 matrices on a GPU are float32, not TF32."""
     matmul = torch.backends.cuda.matmul
     allowed = matmul.allow_tf32
     matmul.allow_tf32 = False
     try:
-        with torch.backends.cudnn.flags(enabled=True, benchmark=False, deterministic=True, allow_tf32=False):
-            yield
+        yield
     finally:
         matmul.allow_tf32 = allowed
+
+
+@contextmanager
+def exact_float32() -> Iterator[None]:
+    """While inside, float32 on a GPU is float32 (not TF32), and the same input gives the same bits."""
+    cudnn = torch.backends.cudnn.flags(enabled=True, benchmark=False, deterministic=True, allow_tf32=False)
+    with float32_products(), cudnn:
+        yield

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import copy
+import hashlib
 import itertools
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ from pwoa.guard import example_free
 from pwoa.methods import METHODS, find_method
 from pwoa.models import architecture_name, check_model, fingerprint, load_model
 from pwoa.progress import Progress
-from pwoa.recipe import Recipe, load_recipe, numbers, recipe_for
+from pwoa.recipe import AUTO, Recipe, load_recipe, numbers, recipe_for
 from pwoa.run import Run, describe_model, load_run
 from pwoa.sparsity import count, prunable
 from pwoa.training import Engine, Material
@@ -73,6 +74,8 @@ def prune(
     with started(subject.device) as processes:
         progress = progress if processes.first else Progress()
         run = processes.by_first(lambda: choose_run(folder, subject.recipe, subject.identity))
+        mode = processes.by_first(lambda: settled_mode(run, subject.recipe, subject.device))
+        subject = replace(subject, recipe=subject.recipe.with_settings({"training.mode": mode}))
         if processes.by_first(lambda: run.finished):
             progress.say(f"{run.path} is finished, nothing is left to do")
             model = load_run(run.path, copy.deepcopy(subject.teacher))
@@ -138,7 +141,6 @@ def _prepare(
         loaded = load_data(recipe.data.name, folder=recipe.data.folder or None, progress=progress.reach)
         progress.close()
     device = choose_device(own_device(recipe.training.device))
-    recipe = recipe.with_settings({"training.mode": choose_mode(recipe.training.mode, device)})
     if teacher is None:
         teacher = _named_teacher(recipe, loaded)
         if recipe.teacher.architecture == "auto":
@@ -149,6 +151,8 @@ def _prepare(
     check_model(teacher, loaded.train.batch(torch.arange(2, device=device))[0], loaded.classes)
     material = Material.of(loaded, recipe, device)
     identity = {"teacher": fingerprint(teacher), "data": loaded.fingerprint()}
+    if (another := Path(recipe.apd.teacher)).is_file():
+        identity["apd.teacher"] = hashlib.sha256(another.read_bytes()).hexdigest()
     return _Subject(recipe, loaded, teacher, student, material, device, identity)
 
 
@@ -194,6 +198,14 @@ def choose_run(folder: str | Path | None, recipe: Recipe, identity: Mapping[str,
                 break
     run.check(recipe, identity)
     return run
+
+
+def settled_mode(run: Run, recipe: Recipe, device: torch.device) -> str:
+    """What `training.mode = "auto"` is: what the run was started with, else what fits the device."""
+    mode = recipe.training.mode
+    if mode == AUTO and run.started:
+        mode = load_recipe(run.path / "recipe.toml").training.mode
+    return choose_mode(mode, device)
 
 
 def _train(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +17,11 @@ from pwoa.errors import InputError
 from pwoa.evaluation import parse_attacks, robustness, work
 from pwoa.methods import find_pretraining
 from pwoa.models import architecture_name, build, check_model, lite_width
-from pwoa.pipeline import Result, choose_run, lay_out, resumable
+from pwoa.pipeline import Result, choose_run, lay_out, resumable, settled_mode
 from pwoa.progress import Progress
 from pwoa.recipe import Recipe, load_recipe
 from pwoa.run import Run, describe_model, load_run
 from pwoa.training import Engine, Material
-from pwoa.training.fast import choose_mode
 from pwoa.training.processes import Processes, own_device, started
 
 
@@ -49,6 +48,8 @@ def pretrain(
     with started(subject.device) as processes:
         progress = progress if processes.first else Progress()
         run = processes.by_first(lambda: choose_run(folder, subject.recipe, subject.identity))
+        mode = processes.by_first(lambda: settled_mode(run, subject.recipe, subject.device))
+        subject = replace(subject, recipe=subject.recipe.with_settings({"training.mode": mode}))
         if processes.by_first(lambda: run.finished):
             progress.say(f"{run.path} is finished, nothing is left to do")
             return Result(load_run(run.path, subject.model), run.path, run.read_json("result.json"), run.metrics())
@@ -91,7 +92,6 @@ def _prepare(
         loaded = load_data(recipe.data.name, folder=recipe.data.folder or None, progress=progress.reach)
         progress.close()
     device = choose_device(own_device(recipe.training.device))
-    recipe = recipe.with_settings({"training.mode": choose_mode(recipe.training.mode, device)})
     loaded = loaded.to(device)
     fresh, size = _network(recipe, loaded, model)
     network = copy.deepcopy(fresh).to(device)

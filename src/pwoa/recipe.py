@@ -241,12 +241,17 @@ class Recipe:
         return changed
 
     def differences(self, other: Recipe) -> list[str]:
-        """The settings, as `section.key`, in which two recipes differ, but for where and how they are run."""
+        """The settings, as `section.key`, in which another recipe differs, but for where it is run, and on what files.
+
+        What this one has for an `auto` of the other's is no difference: a run writes down what it chose.
+        """
         mine, theirs = flat(self), flat(other)
-        return [key for key in mine if mine[key] != theirs[key] and key not in INCIDENTAL]
+        return [key for key in mine if theirs[key] not in (mine[key], AUTO) and key not in INCIDENTAL]
 
 
-INCIDENTAL = ("training.device", "training.checkpoint_seconds")
+AUTO = "auto"
+INCIDENTAL = ("training.device", "training.checkpoint_seconds", "data.folder", "teacher.checkpoint")
+"""Where a run is computed, and where its data and teacher lie; what they are is told by their fingerprints."""
 
 
 def presets() -> list[str]:

@@ -18,6 +18,7 @@ from pwoa.progress import Progress
 from pwoa.recipe import Recipe
 from pwoa.run import Run
 from pwoa.training import Batch, Engine, Loss, Material, Stage
+from pwoa.training.optimizer import resume_optimizer
 
 
 class Classify(Stage):
@@ -134,6 +135,17 @@ def test_a_loss_that_is_not_finite_stops_the_run(
     engine = engine_for(tmp_path, tiny_teacher, [Classify(tiny_teacher, learning_rate=1e30)], tiny_data, quick())
     with pytest.raises(InputError, match=r"not finite after epoch \d of classify; lower classify.learning_rate"):
         engine.train()
+
+
+def test_an_optimizer_goes_on_as_it_is_computed_here() -> None:
+    weight = nn.Parameter(torch.ones(3))
+    before = torch.optim.Adam([weight], 0.5, capturable=True)
+    weight.grad = torch.ones(3)
+    state = before.state_dict()
+    after = torch.optim.Adam([weight], 0.1, fused=True, weight_decay=0.3)
+    resume_optimizer(after, state)
+    (group,) = after.param_groups
+    assert (group["lr"], group["fused"], group["capturable"]) == (0.1, True, False)
 
 
 def test_a_batch_larger_than_the_data_is_refused(tiny_data: Data, quick: Make) -> None:

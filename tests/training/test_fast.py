@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 import pwoa
-from pwoa.data import Data
+from pwoa.data import Data, Images
 from pwoa.models import build
 from pwoa.recipe import Recipe
 from pwoa.training import fast
@@ -79,6 +79,30 @@ def test_the_device_chooses_the_mode(tmp_path: Path, tiny_teacher: nn.Module, ti
     assert quick().training.mode == "auto"
     run = pwoa.prune(tiny_teacher, tiny_data, rate=2, recipe=quick(), folder=tmp_path / "run")
     assert pwoa.load_recipe(run.folder / "recipe.toml").training.mode == "exact"
+
+
+def test_a_compiled_network_takes_its_statistics_over_groups_everywhere(tmp_path: Path, quick: Make) -> None:
+    """Also in the normalisation outside of blocks. Images of one colour vary less within few than within many."""
+    generator = torch.Generator().manual_seed(0)
+
+    def images(count: int) -> Images:
+        colours = torch.randint(256, (count, 3, 1, 1), generator=generator, dtype=torch.uint8)
+        return Images(colours.repeat(1, 1, 8, 8), torch.randint(10, (count,), generator=generator))
+
+    data = Data("noise", images(64), images(8), 10)
+    torch.manual_seed(0)
+    model = build("resnet18@0.0625", 10, 3)
+    still = {"search__learning_rate": 0.0, "finetune__learning_rate": 0.0, "search__epochs": 1, "finetune__epochs": 1}
+    shared = {"training__batch": 16, "data__validation": 32, "training__average": 0.0, **still}
+    means = {}
+    for mode in ("exact", "fast"):
+        recipe = quick(training__mode=mode, training__group=4, **shared)
+        run = pwoa.prune(model, data, rate=2, recipe=recipe, folder=tmp_path / mode, force=True)
+        means[mode] = run.model.get_buffer("bn1.running_var")
+    whole = quick(training__mode="exact", training__group=16, **shared)
+    other = pwoa.prune(model, data, rate=2, recipe=whole, folder=tmp_path / "whole", force=True)
+    apart = (other.model.get_buffer("bn1.running_var") - means["exact"]).norm()
+    assert (means["fast"] - means["exact"]).norm() < 0.2 * apart
 
 
 @pytest.mark.parametrize("group", [8, 128])

@@ -22,7 +22,7 @@ NOISE = 0.001  # the standard deviation of the start that TRADES and MART take
 class RobustTraining(Stage):
     """One stage of robust training. Epochs are judged by the error under PGD-10 on the validation split."""
 
-    criterion = "robust_error"
+    section, criterion = "pretrain", "robust_error"
 
     def __init__(self, model: nn.Module, material: Material, recipe: Recipe) -> None:
         self.name = recipe.method

@@ -41,7 +41,7 @@ class Hydra:
 class Scoring(Stage):
     """Learns scores s while the model computes with w ∘ M(s), M(s) the mask of the largest |s|."""
 
-    name = "scores"
+    name, section = "scores", "search"
 
     def __init__(
         self, student: nn.Module, loss: Callable[[Batch], Loss], kept: Mapping[str, int], recipe: Recipe

@@ -22,7 +22,7 @@ from pwoa.training.fast import Recorder, compiled
 from pwoa.training.groups import Plan, grouped
 from pwoa.training.material import Material
 from pwoa.training.meter import Meter
-from pwoa.training.optimizer import make_optimizer
+from pwoa.training.optimizer import make_optimizer, resume_optimizer
 from pwoa.training.processes import Processes
 from pwoa.training.stage import Batch, Stage
 from pwoa.training.steps import Steps, loss_of
@@ -82,9 +82,9 @@ class Engine:
             first = state["stage"]
         with ExitStack() as inside:
             inside.enter_context(torch.random.fork_rng(devices=[self.device] if self.device.type == "cuda" else []))
-            inside.enter_context(compiled(self.model) if self.recipe.mode == "fast" else exact_float32())
             if self.recipe.batch > self.recipe.group:
                 inside.enter_context(grouped(self.model, self.plan))
+            inside.enter_context(compiled(self.model) if self.recipe.mode == "fast" else exact_float32())
             for number in range(first, len(self.stages)):
                 with self.stages[number].running():
                     self._train_stage(number, state if number == first else None)
@@ -100,10 +100,7 @@ class Engine:
         optimizer = make_optimizer(stage, self.model, self.recipe, recorded=self._records)
         average = Average(self.model, self.recipe.average if last else 0.0)
         if state and first_epoch:
-            rates = [group["lr"] for group in optimizer.param_groups]
-            optimizer.load_state_dict(state["optimizer"])
-            for group, rate in zip(optimizer.param_groups, rates, strict=True):
-                group["lr"] = rate
+            resume_optimizer(optimizer, state["optimizer"])
             average.load([value.to(self.device) for value in state["average"]])
         steps = Steps(self, stage, optimizer, average, Recorder() if self._records else None)
         total = stage.epochs * self._steps
@@ -116,7 +113,7 @@ class Engine:
             with average.applied():
                 line["validation"] = self._validate(stage)
                 line |= self.probe()
-                self._check_finite(line)
+                self._check_finite(line, stage.section or stage.name)
                 if last:
                     self._select(line, stage.criterion)
             line |= stage.after_epoch(epoch, line["validation"])
@@ -168,11 +165,11 @@ class Engine:
             self._best = {"value": value, "epoch": line["epoch"], "weights": weights}
 
     @staticmethod
-    def _check_finite(line: Mapping[str, Any]) -> None:
+    def _check_finite(line: Mapping[str, Any], section: str) -> None:
         if not math.isfinite(line["train"]["loss"] + line["validation"]["loss"]):
             raise InputError(
                 f"the loss is not finite after epoch {line['epoch'] + 1} of {line['stage']}; "
-                f"lower {line['stage']}.learning_rate or the weights of the objective"
+                f"lower {section}.learning_rate or the weights of the objective"
             )
 
     def _checkpoint(self, stage: int, epoch: int, optimizer: torch.optim.Optimizer, average: Average) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -12,6 +14,7 @@ from torch import Tensor, nn
 from torch._dynamo.exc import BackendCompilerFailed
 from torch.utils._triton import has_triton
 
+from pwoa.devices import float32_products
 from pwoa.errors import InputError, first_line
 
 BACKEND = "inductor"
@@ -23,7 +26,9 @@ def choose_mode(mode: str, device: torch.device) -> str:
     """The named mode; `auto` is `fast` on a GPU with bfloat16 for which code can be generated, else `exact`."""
     if mode != "auto":
         return mode
-    able = device.type == "cuda" and torch.cuda.get_device_capability(device) >= (8, 0) and has_triton()
+    if device.type != "cuda" or torch.cuda.get_device_capability(device) < (8, 0):
+        return "exact"
+    able = has_triton() and any(map(shutil.which, (os.environ.get("CC", "cc"), "gcc", "clang")))
     return "fast" if able else "exact"
 
 
@@ -36,6 +41,7 @@ def compiled(model: nn.Module) -> Iterator[None]:
     batch has programs of its own. Hooks inside of what is compiled must be there before the first pass.
     """
     parts = list(_parts(model))
+    own = [vars(part).get("forward") for part in parts]
     for part in parts:
         part.forward = _where_differentiated(torch.compile(part.forward, backend=BACKEND, dynamic=False), part.forward)
     try:
@@ -44,13 +50,16 @@ def compiled(model: nn.Module) -> Iterator[None]:
             warnings.filterwarnings("ignore", "The .grad attribute of a Tensor")  # which the compiler looks at
             inside.enter_context(torch._dynamo.config.patch(recompile_limit=PROGRAMS))
             inside.enter_context(torch.backends.cudnn.flags(enabled=True, benchmark=True))
+            inside.enter_context(float32_products())
             yield
     except BackendCompilerFailed as error:
         cause = first_line(error.inner_exception)
         raise InputError(f"the model cannot be compiled: {cause}; use training.mode=exact") from None
     finally:
-        for part in parts:
+        for part, forward in zip(parts, own, strict=True):
             del part.forward
+            if forward is not None:
+                part.forward = forward
 
 
 def _parts(model: nn.Module) -> Iterator[nn.Module]:
@@ -86,11 +95,13 @@ class Recorder:
     ) -> Callable[[Tensor], None]:
         """The step as a graph, for tensors like `example`; recording it does not run it."""
         self._graph = None  # the last one's memory is free again
-        graph, given = torch.cuda.CUDAGraph(), example.clone()
-        graph.register_generator_state(generator)
-        torch.cuda.synchronize()
-        with torch.cuda.graph(graph):
-            step(given)
+        with torch.cuda.device(example.device):
+            graph, given = torch.cuda.CUDAGraph(), example.clone()
+            graph.register_generator_state(generator)
+            torch.cuda.synchronize()
+            stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+            with torch.cuda.graph(graph, stream=stream):
+                step(given)
         self._graph = graph
 
         def replay(values: Tensor) -> None:

@@ -35,6 +35,8 @@ class Stage(ABC):
     name: str
     epochs: int
     learning_rate: float
+    section: str = ""
+    """The section of the recipe that has its learning rate, if that is not the name."""
     criterion: str = "loss"
     """What an epoch of the last stage is selected by: the loss, or a part of it, on the validation split."""
 

@@ -61,8 +61,12 @@ class Steps:
         if self._replay is not None and constants != self._built_in:
             self._replay = None
         if self._replay is None and self._recorder is not None and not self._left:
-            self._replay = self._recorder.record(self._step, index, self.generator)
-            self._built_in = constants
+            try:
+                self._replay = self._recorder.record(self._step, index, self.generator)
+                self._built_in = constants
+            except torch.OutOfMemoryError:  # a recorded step needs memory of its own
+                self._recorder = None
+                torch.cuda.empty_cache()
         (self._replay or self._step)(index)
         self._left = max(self._left - 1, 0)
         self.meter.count(len(index) // self._engine.processes.count)
@@ -84,16 +88,19 @@ class Steps:
         """The gradients of a batch; where memory runs out, of its parts one after the other, to the same end."""
         model = self._engine.model
         buffers = list(model.buffers())
-        before = [buffer.clone() for buffer in buffers] if self._left else []
+        recording = self._engine.device.type == "cuda" and torch.cuda.is_current_stream_capturing()
+        before = [] if recording else [buffer.clone() for buffer in buffers]
         while True:
             try:
                 losses = [self._backward_part(part) for part in self._parts(batch)]
                 break
             except torch.OutOfMemoryError:
+                if recording:
+                    raise
                 self._cut_smaller(len(batch.y))
             model.zero_grad(set_to_none=True)
             torch.cuda.empty_cache()
-            for buffer, value in zip(buffers, before, strict=False):
+            for buffer, value in zip(buffers, before, strict=True):
                 buffer.copy_(value)
         for loss, part in zip(losses, self._parts(batch), strict=True):
             self.meter.add(loss, part.y)
