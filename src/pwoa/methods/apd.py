@@ -25,7 +25,7 @@ from torch.nn import functional as F
 from pwoa.methods.adversarial import divergence
 from pwoa.methods.masked import MaskedStage
 from pwoa.methods.mixing import Mixer
-from pwoa.methods.pwoa import teacher_logits
+from pwoa.methods.teacher import teacher_logits
 from pwoa.models import as_logits, load_state, read_state
 from pwoa.recipe import Recipe
 from pwoa.sparsity import ALLOCATIONS, Masks, project, prunable, sizes

@@ -7,24 +7,20 @@ naive pruning that the paper compares with.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
+from dataclasses import asdict
 from typing import Any
 
-import torch
-from torch import Tensor, nn
+from torch import nn
 
-from pwoa.errors import InputError
 from pwoa.methods.masked import MaskedStage
 from pwoa.methods.mixing import Mixer
-from pwoa.models import LogitModel, as_logits, forward_model, hidden_points, recording
-from pwoa.objectives import GROUP, bottleneck, classification, distillation
-from pwoa.recipe import ObjectiveRecipe, Recipe, SearchRecipe
+from pwoa.methods.objective import Objective, Weights
+from pwoa.methods.teacher import teacher_logits
+from pwoa.recipe import Recipe, SearchRecipe
 from pwoa.sparsity import ALLOCATIONS, Admm, Masks, prunable, sizes
 from pwoa.training import Batch, Loss, Material, Stage
-
-CHUNK = 1000
 
 
 class Pwoa:
@@ -109,123 +105,3 @@ class Finetune(MaskedStage):
 
     def begin(self) -> None:
         self._masks.choose()
-
-
-@dataclass(frozen=True)
-class Weights:
-    """λ, λx, λy and λ_ce."""
-
-    distillation: float
-    hsic_x: float
-    hsic_y: float
-    classification: float
-
-
-class Objective:
-    """λ L_D + λx Σ HSIC(X, Z_l) − λy Σ HSIC(Y, Z_l) + λ_ce L_CE; terms of weight 0 are not computed."""
-
-    def __init__(
-        self,
-        student: nn.Module,
-        teacher: Callable[[Batch], Tensor],
-        material: Material,
-        recipe: ObjectiveRecipe,
-        group: int = GROUP,
-        mixer: Callable[[Batch], Batch] = lambda batch: batch,
-    ) -> None:
-        self._mixer = mixer
-        self._group = group
-        self.weights = Weights(recipe.distillation, recipe.hsic_x, recipe.hsic_y, recipe.classification)
-        if not any(asdict(self.weights).values()):
-            raise InputError("all weights of the objective are 0; there is nothing to minimise")
-        self.balancing = recipe.balance == "auto"
-        if self.balancing and not recipe.distillation:
-            raise InputError("objective.balance = 'auto' needs the distillation term (objective.distillation > 0)")
-        self._student = student
-        self._logits = as_logits(student, material.classes)
-        self._teacher = teacher
-        self._recipe = recipe
-        self._points: tuple[str, ...] = ()
-        self._hidden: dict[str, Tensor] = {}
-        if recipe.hsic_x or recipe.hsic_y:
-            example, _ = material.images.batch(material.validation[:2])
-            self._points = hidden_points(student, example, recipe.points)
-            if not self._points:
-                raise InputError(
-                    "the model has no hidden layer to take HSIC of; set objective.hsic_x and objective.hsic_y to 0"
-                )
-
-    @contextmanager
-    def watching(self) -> Iterator[None]:
-        """While inside, forward passes of the student leave their hidden activations here.
-
-        Once for all passes: a compiled student has its hooks built in.
-        """
-        with recording(self._student, self._points) as self._hidden:
-            yield
-
-    def __call__(self, batch: Batch) -> Loss:
-        weights = self.weights
-        batch = self._mixer(batch)
-        logits = self._logits(batch.x)
-        parts: dict[str, Tensor] = {}
-        total = logits.new_zeros((), dtype=torch.float32)
-        if weights.distillation:
-            parts["distillation"] = distillation(logits.float(), self._teacher(batch).float(), self._recipe.temperature)
-            total = total + weights.distillation * parts["distillation"]
-        if self._points:
-            layers = [self._hidden.pop(point) for point in self._points]
-            found = bottleneck(batch.x, batch.y, layers, self._recipe.hsic == "normalised", self._group)
-            parts["hsic_x"], parts["hsic_y"] = found.x.sum(), found.y.sum()
-            total = total + weights.hsic_x * parts["hsic_x"] - weights.hsic_y * parts["hsic_y"]
-        if weights.classification:
-            parts["classification"] = classification(logits.float(), batch.y)
-            total = total + weights.classification * parts["classification"]
-        return Loss(total, parts, logits)
-
-    def balance(self, parts: Mapping[str, float]) -> None:
-        """The paper's rule (Appendix B): L_ADMM = 10 λ L_D and λ L_D = 10 |L_H|, with λx : λy as given."""
-        old = self.weights
-        scaled = parts["admm"] / 10  # λ L_D
-        if not scaled or not parts["distillation"]:
-            raise InputError("objective.balance = 'auto': L_ADMM or L_D is 0 after the first epoch; give λ yourself")
-        regulariser = abs(old.hsic_x * parts.get("hsic_x", 0) - old.hsic_y * parts.get("hsic_y", 0))
-        factor = scaled / 10 / regulariser if regulariser else 1.0
-        self.weights = Weights(
-            scaled / parts["distillation"], old.hsic_x * factor, old.hsic_y * factor, old.classification
-        )
-
-
-def teacher_logits(
-    teacher: nn.Module, material: Material, fast: bool = False, moving: bool = False
-) -> Callable[[Batch], Tensor]:
-    """What the teacher says of a batch, without a graph; looked up where images are never augmented or `moving`."""
-    device = material.images.pixels.device
-    logits = as_logits(teacher, material.classes)
-    if material.augment == "none" and not moving:
-        return _table(logits, material)
-    if fast:
-        logits = forward_model(teacher, material.images.batch(material.validation[:CHUNK])[0], material.classes)
-
-    @torch.no_grad()
-    def ask(batch: Batch) -> Tensor:
-        with torch.autocast(device.type, enabled=False):  # a fast copy has the precision it was made with
-            return logits(batch.x)
-
-    return ask
-
-
-def _table(logits: LogitModel, material: Material) -> Callable[[Batch], Tensor]:
-    """What the teacher says of each training image, computed when it is first asked for, in float32."""
-    table: list[Tensor] = []
-
-    @torch.no_grad()
-    def look_up(batch: Batch) -> Tensor:
-        if not table:
-            positions = torch.arange(len(material.images), device=material.images.pixels.device)
-            with torch.autocast(positions.device.type, enabled=False):
-                rows = [logits(material.images.batch(part)[0]) for part in torch.split(positions, CHUNK)]
-            table.append(torch.cat(rows))
-        return table[0][batch.index]
-
-    return look_up
