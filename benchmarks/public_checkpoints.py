@@ -29,15 +29,20 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--models", type=Path, required=True, help="the folder with the checkpoints")
     parser.add_argument("--data", default="mnist-mini")
+    parser.add_argument("--mnist", help="the official MNIST files, for natural accuracy on the whole test set")
     parser.add_argument("--runs", type=Path, default=Path("runs/public"))
     parser.add_argument("--rate", type=float, default=4.0)
     options = parser.parse_args()
     data = pwoa.load_data(options.data)
+    whole = pwoa.load_data("mnist", folder=options.mnist) if options.mnist else None
     settings = {"training.batch": 64, "search.learning_rate": 0.001, "finetune.learning_rate": 0.001}
     rows = []
     for file, network in CHECKPOINTS.items():
         teacher = pwoa.load_model(network(), options.models / file, data)
         row: dict[str, object] = {"checkpoint": file, "data": options.data}
+        if whole:
+            scores = pwoa.evaluate(teacher, whole, attacks="natural", checks=False)
+            row["natural_full_test"] = scores["natural"]
         try:
             folder = options.runs / Path(file).stem
             result = pwoa.prune(teacher, data, rate=options.rate, settings=settings, folder=folder)
