@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import pwoa
-from pwoa.files import replacing
+from pwoa.files import save_rows
 from pwoa.methods import METHODS
 from pwoa.progress import ConsoleProgress, Progress
 from pwoa.recipe import Recipe, numbers, presets
@@ -66,9 +66,7 @@ def compete(options: argparse.Namespace, progress: Progress) -> None:
             dense = {**result.summary, "pruned": result.summary["teacher"], "training_seconds": 0.0}
             rows.append({**row_of(recipe, dense), **run, "method": "teacher", "rate": 1.0, "epochs": "0"})
         rows.append({**row_of(recipe, result.summary), **run})
-        options.out.parent.mkdir(parents=True, exist_ok=True)
-        with replacing(options.out) as file:
-            file.write(("[\n" + ",\n".join(json.dumps(row) for row in rows) + "\n]\n").encode())
+        save_rows(options.out, rows)
         progress.say(json.dumps(rows[-1]))
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 from pwoa.errors import InputError
 
@@ -38,3 +39,16 @@ def naming(folder: Path) -> Iterator[None]:
     except OSError as error:
         reason = error.strerror or str(error)
         raise InputError(f"cannot write to {folder}: {reason}; free it or choose another folder") from None
+
+
+def rows_text(rows: Iterable[Mapping[str, Any]]) -> str:
+    """Flat rows as JSON, a line each."""
+    return "[\n" + ",\n".join(map(json.dumps, rows)) + "\n]\n"
+
+
+def save_rows(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
+    """Write rows as a file of their own; its folder is made if it is not there."""
+    with naming(path.parent):
+        path.parent.mkdir(parents=True, exist_ok=True)
+    with replacing(path) as file:
+        file.write(rows_text(rows).encode())

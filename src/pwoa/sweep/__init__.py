@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from pwoa.errors import InputError
-from pwoa.files import naming, replacing
+from pwoa.files import naming, replacing, save_rows
 from pwoa.progress import Progress
 from pwoa.recipe import flat, load_recipe, to_toml
 from pwoa.sweep.cluster import run_on_ray
@@ -91,8 +91,7 @@ def sweep(
     finally:
         progress.close()
     done = [(point, _row(folder / point.name)) for point in points if point.name not in failed]
-    with replacing(folder / ROWS) as file:
-        file.write(("[\n" + ",\n".join(json.dumps(row) for _, row in done) + "\n]\n").encode())
+    save_rows(folder / ROWS, (row for _, row in done))
     return Swept([row for _, row in done], spread((point.label, row) for point, row in done), failed)
 
 
