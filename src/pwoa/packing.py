@@ -20,6 +20,7 @@ from typing import Any
 
 from pwoa.errors import InputError, first_line
 from pwoa.files import naming, replacing
+from pwoa.lock import LOCK
 from pwoa.run import Run, as_json
 
 LIST = "pieces.json"
@@ -109,11 +110,12 @@ class _Joined(io.RawIOBase):
 
 
 def _files(run: Path) -> list[Path]:
-    """The files of a run, without what a kill left half written.
+    """The files of a run, without its lock and what a kill left half written.
 
     The checkpoint comes before the metrics: of a run that goes on meanwhile, the metrics then are at least as new.
     """
-    return sorted(path for path in run.rglob("*") if path.is_file() and not re.fullmatch(r"\..*\.part", path.name))
+    passing = re.compile(rf"\..*\.part|{re.escape(LOCK)}")
+    return sorted(path for path in run.rglob("*") if path.is_file() and not passing.fullmatch(path.name))
 
 
 def _add(tar: tarfile.TarFile, path: Path, name: str) -> None:
