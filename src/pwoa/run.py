@@ -149,14 +149,10 @@ def describe_model(model: nn.Module, classes: int | None = None, channels: int |
         "architecture": architecture_name(model),
         "classes": classes,
         "channels": channels,
-        **({"normalisation": _numbers(model)} if isinstance(model, Normalised) else {}),
+        **({"normalisation": model.numbers._asdict()} if isinstance(model, Normalised) else {}),
         "versions": {
             "pwoa": pwoa.__version__,
             "torch": torch.__version__,
             "python": platform.python_version(),
         },
     }
-
-
-def _numbers(model: Normalised) -> dict[str, list[float]]:
-    return {"mean": model.mean.flatten().tolist(), "std": model.std.flatten().tolist()}
