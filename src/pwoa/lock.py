@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -43,22 +44,23 @@ def held(folder: Path) -> Iterator[None]:
                 path.rmdir()
 
 
-def _locked(folder: Path, tries: int = 10) -> IO[bytes]:
+def _locked(folder: Path, tries: int = 100) -> IO[bytes]:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         file = (folder / LOCK).open("wb")
         try:
             _lock(file, folder)
             if not os.path.samestat(os.fstat(file.fileno()), os.stat(folder / LOCK)):
-                raise FileNotFoundError
+                raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
         except BaseException:
             file.close()
             raise
     except (FileNotFoundError, FileExistsError):  # who had the lock has just removed its file, or the folder
         if not tries:
             raise
-        return _locked(folder, tries - 1)
-    return file
+    else:
+        return file
+    return _locked(folder, tries - 1)
 
 
 def _lock(file: IO[bytes], folder: Path) -> None:
