@@ -26,7 +26,7 @@ def replacing(path: Path) -> Iterator[IO[bytes]]:
         except BaseException as error:
             with suppress(OSError):
                 temporary.unlink()
-            if isinstance(error.__context__, (OSError, KeyboardInterrupt)):
+            if not isinstance(error, InputError) and isinstance(error.__context__, (OSError, KeyboardInterrupt)):
                 raise error.__context__ from None  # torch.save hides a full disk or Ctrl-C behind its own error
             raise
 
@@ -39,6 +39,15 @@ def naming(folder: Path) -> Iterator[None]:
     except OSError as error:
         reason = error.strerror or str(error)
         raise InputError(f"cannot write to {folder}: {reason}; free it or choose another folder") from None
+
+
+@contextmanager
+def reading(path: Path) -> Iterator[None]:
+    """Turn what cannot be read into an error that names it."""
+    try:
+        yield
+    except OSError as error:
+        raise InputError(f"cannot read {path}: {error.strerror or error}") from None
 
 
 def rows_text(rows: Iterable[Mapping[str, Any]]) -> str:
