@@ -27,6 +27,7 @@ from pwoa.attacks.registry import ROUNDS
 from pwoa.attacks.rounds import is_broken
 from pwoa.attacks.square import square_rounds
 from pwoa.devices import choose_device, device_name, exact_float32
+from pwoa.files import save_rows
 from pwoa.models import build, load_state, read_state, search_model
 from pwoa.recipe import Threat
 
@@ -162,7 +163,7 @@ def main() -> None:
         print(json.dumps(row), flush=True)
         done.append(row)
         if given.out:
-            given.out.write_text("[\n" + ",\n".join(json.dumps(row) for row in done) + "\n]\n", encoding="utf-8")
+            save_rows(given.out, done)
         if time.perf_counter() - start > given.limit_seconds:
             break
 

@@ -7,29 +7,36 @@
 A method has the settings of the preset RECIPE-METHOD if there is one (cifar10-hydra), else those of RECIPE; its mix
 ratio is as given here. `--epochs A B` gives all methods the same number: A for the search and B for the weights, A + B
 to a method that searches nothing. Rows are saved after every run; those there already are skipped, and no run begins
-that would, by the longest so far, not end within `--minutes`. The same command goes on.
+that would, by the longest so far, not end within `--minutes`. The same command goes on. Another teacher, or another
+`--set`, makes other rows: in them are the teacher's fingerprint and a hash of the settings.
 """
 
 from __future__ import annotations
 
 import argparse
+import hashlib
 import itertools
 import json
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pwoa
-from pwoa.files import replacing
+from pwoa.files import save_rows
 from pwoa.methods import METHODS
+from pwoa.models import fingerprint
 from pwoa.progress import ConsoleProgress, Progress
-from pwoa.recipe import Recipe, numbers, presets
+from pwoa.recipe import INCIDENTAL, Recipe, numbers, presets
 from pwoa.sweep import row_of
 from pwoa.sweep.rows import COLUMNS
 
 ONE_STAGE = ("magnitude",)
 """Methods that search nothing: they train the weights from the start."""
+SAME_TEACHER = ("dataset", "architecture", "fingerprint", "settings")
+"""What two rows must have in common for the teacher to be measured once for both."""
+ELSEWHERE = (*INCIDENTAL, "data.folder", "teacher.checkpoint")
+"""Settings that say where a run is made, or that are in the rows by themselves."""
 
 
 def main(words: Sequence[str] | None = None, progress: Progress | None = None) -> None:
@@ -44,31 +51,31 @@ def compete(options: argparse.Namespace, progress: Progress) -> None:
     given = numbers(base.teacher.mean, "teacher.mean"), numbers(base.teacher.std, "teacher.std")
     teacher = pwoa.load_model(base.teacher.architecture, base.teacher.checkpoint, data, *given)
     rows: list[dict[str, Any]] = json.loads(options.out.read_text(encoding="utf-8")) if options.out.exists() else []
+    weights, settings = short(fingerprint(teacher)), digest(options.settings)
     for recipe in plan(options, base):
-        run = identity(recipe)
-        if run in ({name: row[name] for name in run} for row in rows):
+        run = identity(recipe, weights, settings)
+        if any(alike(row, run, run) for row in rows):
             continue
         left = 60 * options.minutes - (time.monotonic() - began)
         if left < longest:
             progress.say(f"{left / 60:.1f} minutes are left, and the longest run took {longest / 60:.1f}; stopped")
             return
-        start, known = time.monotonic(), [row for row in rows if row["method"] == "teacher"]
+        start = time.monotonic()
+        known = [row for row in rows if row["method"] == "teacher" and alike(row, run, SAME_TEACHER)]
         result = pwoa.prune(
             teacher,
             data,
             recipe=recipe,
-            folder=options.runs / "-".join(str(run[name]) for name in ("method", "rate", "mix", "seed", "epochs")),
+            folder=options.runs / folder_name(run),
             teacher_scores={name: known[0][name] for name in COLUMNS if known[0][name] is not None} if known else None,
             progress=progress,
         )
         longest = max(longest, time.monotonic() - start)
         if not known:
             dense = {**result.summary, "pruned": result.summary["teacher"], "training_seconds": 0.0}
-            rows.append({**row_of(recipe, dense), **run, "method": "teacher", "rate": 1.0, "epochs": "0"})
-        rows.append({**row_of(recipe, result.summary), **run})
-        options.out.parent.mkdir(parents=True, exist_ok=True)
-        with replacing(options.out) as file:
-            file.write(("[\n" + ",\n".join(json.dumps(row) for row in rows) + "\n]\n").encode())
+            rows.append({**_row(recipe, dense), **run, "method": "teacher", "rate": 1.0, "epochs": "0"})
+        rows.append({**_row(recipe, result.summary), **run})
+        save_rows(options.out, rows)
         progress.say(json.dumps(rows[-1]))
 
 
@@ -85,19 +92,46 @@ def plan(options: argparse.Namespace, base: Recipe) -> Iterator[Recipe]:
         yield recipe.with_settings(chosen)
 
 
-def identity(recipe: Recipe) -> dict[str, Any]:
-    """What tells a run of the comparison from the others."""
+def identity(recipe: Recipe, weights: str, settings: str) -> dict[str, Any]:
+    """What tells a run of the comparison from the others: by the teacher's fingerprint and the digest of --set."""
     alone = recipe.method in ONE_STAGE
     return {
         "dataset": recipe.data.name,
         "architecture": recipe.teacher.architecture,
-        "teacher": Path(recipe.teacher.checkpoint).name,
+        "fingerprint": weights,
+        "settings": settings,
         "method": recipe.method,
         "rate": recipe.sparsity.rate,
         "mix": recipe.training.mix,
         "seed": recipe.training.seed,
         "epochs": str(recipe.finetune.epochs) if alone else f"{recipe.search.epochs}+{recipe.finetune.epochs}",
     }
+
+
+def alike(row: Mapping[str, Any], run: Mapping[str, Any], names: Iterable[str]) -> bool:
+    """Whether a row has these of a run's values; one from before a column was there has not."""
+    return all(name in row and row[name] == run[name] for name in names)
+
+
+def digest(settings: Sequence[str]) -> str:
+    """A short name for what --set gives, in whatever order; empty if that is nothing that matters."""
+    given = {name.strip(): value.strip() for name, _, value in (text.partition("=") for text in settings)}
+    lines = [f"{name}={value}" for name, value in sorted(given.items()) if name not in ELSEWHERE]
+    return short(hashlib.sha256("\n".join(lines).encode()).hexdigest()) if lines else ""
+
+
+def folder_name(run: Mapping[str, Any]) -> str:
+    """The folder of a run, another for each identity."""
+    whole = hashlib.sha256(json.dumps(run, sort_keys=True).encode()).hexdigest()
+    return "-".join([*(str(run[name]) for name in ("method", "rate", "mix", "seed", "epochs")), short(whole)])
+
+
+def short(sha256: str) -> str:
+    return sha256[:12]
+
+
+def _row(recipe: Recipe, result: Mapping[str, Any]) -> dict[str, Any]:
+    return {**row_of(recipe, result), "teacher": Path(recipe.teacher.checkpoint).name}
 
 
 def _named(options: argparse.Namespace) -> list[str]:

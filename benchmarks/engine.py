@@ -21,6 +21,7 @@ from typing import Any
 
 import pwoa
 from pwoa.data import Data
+from pwoa.files import save_rows
 from pwoa.progress import Progress
 
 LARGER_BATCH = {"training.batch": 512, "search.learning_rate": 0.03, "finetune.learning_rate": 0.015}
@@ -147,8 +148,7 @@ def main() -> None:
                 print(json.dumps(row), flush=True)
                 done.append(row)
                 if given.out:
-                    text = "[\n" + ",\n".join(json.dumps(row) for row in done) + "\n]\n"
-                    given.out.write_text(text, encoding="utf-8")
+                    save_rows(given.out, done)
 
 
 if __name__ == "__main__":

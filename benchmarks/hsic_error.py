@@ -19,6 +19,7 @@ from torch import Tensor
 
 import pwoa
 from pwoa.devices import choose_device, device_name
+from pwoa.files import save_rows
 from pwoa.models import hidden_points, recording
 from pwoa.objectives import bottleneck
 
@@ -64,7 +65,7 @@ def main() -> None:
         print(json.dumps(row), flush=True)
         done.append(row)
     if given.out:
-        given.out.write_text("[\n" + ",\n".join(json.dumps(row) for row in done) + "\n]\n", encoding="utf-8")
+        save_rows(given.out, done)
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ import sys
 
 import pwoa
 from pwoa.demo import NAIVE
+from pwoa.files import rows_text
 from pwoa.progress import ConsoleProgress, Progress
 
 COLUMNS = ("natural", "fgsm", "pgd10", "pgd20", "cw")
@@ -49,7 +50,7 @@ def main() -> None:
             seconds = round(found["training_seconds"], 1)
             rows.append(_row(name, seed, found["pruned"], rate=found["rate"], seconds=seconds, device=found["device"]))
             print(json.dumps(rows[-1]), file=sys.stderr, flush=True)
-    print("[\n" + ",\n".join(json.dumps(row) for row in rows) + "\n]")
+    print(rows_text(rows), end="")
 
 
 def _row(model: str, seed: int, scores: dict[str, float], **rest: object) -> dict[str, object]:

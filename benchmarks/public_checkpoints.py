@@ -8,13 +8,13 @@ Prints a row a checkpoint; one that was trained naturally must be refused, and i
 from __future__ import annotations
 
 import argparse
-import json
 from functools import partial
 from pathlib import Path
 
 from mnist_networks import kwsmall, lenet5
 
 import pwoa
+from pwoa.files import rows_text
 from pwoa.models import build
 
 CHECKPOINTS = {
@@ -54,7 +54,7 @@ def main() -> None:
             row |= {f"{model}_{attack}": round(value, 2) for attack, value in found[model].items()}
         row |= {"rate": found["rate"], "images": found["images"], "seconds": round(found["training_seconds"], 1)}
         rows.append({**row, "device": found["device"]})
-    print("[\n" + ",\n".join(json.dumps(row) for row in rows) + "\n]")
+    print(rows_text(rows), end="")
 
 
 if __name__ == "__main__":

@@ -27,6 +27,7 @@ from torch.utils.data import DataLoader, Dataset
 import pwoa
 from pwoa.data import Data, Images
 from pwoa.devices import choose_device, device_name
+from pwoa.files import save_rows
 from pwoa.models import build, hidden_points, recording
 from pwoa.sparsity import prunable
 
@@ -186,7 +187,7 @@ def main() -> None:
         print(json.dumps(row), flush=True)
         done.append(row)
         if given.out:
-            given.out.write_text("[\n" + ",\n".join(json.dumps(row) for row in done) + "\n]\n", encoding="utf-8")
+            save_rows(given.out, done)
 
 
 if __name__ == "__main__":

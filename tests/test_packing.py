@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import io
 import json
@@ -10,6 +11,7 @@ import shutil
 import tarfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from torch import nn
@@ -209,6 +211,70 @@ def test_pieces_made_to_write_elsewhere_are_refused(tmp_path: Path, name: str, k
 def test_pieces_that_hold_no_run_are_refused(tmp_path: Path) -> None:
     _pretend(tmp_path / "pieces", b"no tar file at all" * 100)
     assert "hold no run" in refused(lambda: unpack(tmp_path / "pieces", tmp_path / "again"))
+
+
+def test_files_that_are_no_run_become_none(tmp_path: Path) -> None:
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w") as tar:
+        tar.addfile(tarfile.TarInfo("holiday.txt"))
+    _pretend(tmp_path / "pieces", packed.getvalue())
+    said = refused(lambda: unpack(tmp_path / "pieces", tmp_path / "again"))
+    assert said == f"the pieces in {tmp_path / 'pieces'} hold no run: there is no recipe.toml"
+    assert [path.name for path in tmp_path.iterdir()] == ["pieces"]
+
+
+@pytest.mark.parametrize(("name", "times"), [("piece-0002", 0), ("piece-0002", 1), ("piece-0001", 1), (LIST, 0)])
+def test_what_cannot_be_read_is_named(
+    tmp_path: Path, pieces: Path, monkeypatch: pytest.MonkeyPatch, name: str, times: int
+) -> None:
+    unreadable(monkeypatch, pieces / name, after=times)  # root may read anything
+    said = refused(lambda: unpack(pieces, tmp_path / "again"))
+    assert said == f"cannot read {pieces / name}: Permission denied"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["pieces", "run"]
+
+
+def test_a_file_of_the_run_that_cannot_be_read_is_named(
+    tmp_path: Path, run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    unreadable(monkeypatch, run / "metrics.jsonl")
+    said = refused(lambda: pack(run, tmp_path / "pieces"))
+    assert said == f"cannot read {run / 'metrics.jsonl'}: Permission denied"
+    assert [path.name for path in tmp_path.iterdir()] == ["run"]
+
+
+def test_a_place_that_cannot_be_written_is_named(tmp_path: Path, pieces: Path) -> None:
+    (tmp_path / "file").write_text("")
+    said = refused(lambda: unpack(pieces, tmp_path / "file" / "again"))
+    assert said.startswith(f"cannot write to {tmp_path / 'file'}: ")
+
+
+def test_a_piece_that_changes_while_it_is_put_together_is_named(
+    tmp_path: Path, pieces: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read, reads = Path.read_bytes, list[Path]()
+
+    def changing(path: Path) -> bytes:
+        reads.append(path)
+        content = read(path)
+        return content[:-1] + b"?" if path.name == "piece-0005" and reads.count(path) == 2 else content
+
+    monkeypatch.setattr(Path, "read_bytes", changing)
+    said = refused(lambda: unpack(pieces, tmp_path / "again"))
+    assert said == f"{pieces / 'piece-0005'} is damaged, or a piece of something else; carry it over again"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["pieces", "run"]
+
+
+def unreadable(monkeypatch: pytest.MonkeyPatch, forbidden: Path, after: int = 0) -> None:
+    """From now on, or after it was read that often."""
+    opened, seen = Path.open, list[Path]()
+
+    def open_(path: Path, *args: Any, **rest: Any) -> Any:
+        seen.append(path)
+        if path == forbidden and seen.count(path) > after:
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return opened(path, *args, **rest)
+
+    monkeypatch.setattr(Path, "open", open_)
 
 
 def _pretend(folder: Path, content: bytes) -> None:

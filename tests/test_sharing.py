@@ -14,6 +14,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 import pwoa
+from pwoa import files
 from pwoa.data import Data, Images
 from pwoa.errors import InputError
 from pwoa.models import Normalised, build, fingerprint
@@ -149,6 +150,37 @@ def test_saving_again_replaces_and_a_run_is_not_written_into(tmp_path: Path, fol
     assert pwoa.from_pretrained(folder).width == 0.03
     Run(tmp_path / "run").begin(quick(), {})
     assert "is a run folder; choose another one" in refused(lambda: pwoa.save_pretrained(network(), tmp_path / "run"))
+
+
+@pytest.mark.parametrize("name", ["README.md", "config.json", "model.safetensors"])
+@pytest.mark.parametrize("config", [None, '{"architecture": "bert", "model_type": "bert"}', "[]", "{"])
+def test_files_of_others_are_not_written_over(tmp_path: Path, name: str, config: str | None) -> None:
+    if config is not None:
+        (tmp_path / "config.json").write_text(config)
+    if name != "config.json" or config is None:
+        (tmp_path / name).write_text("precious")
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    said = refused(lambda: pwoa.save_pretrained(network(), tmp_path))
+    assert said.startswith(f"{tmp_path} holds a {'config.json' if config else name} that pwoa did not write; choose")
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
+def test_a_save_that_was_killed_can_be_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr("pwoa.sharing.replacing", _killed_at("model.safetensors"))
+        with pytest.raises(KeyboardInterrupt):
+            pwoa.save_pretrained(network(), tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["config.json"]
+    assert pwoa.from_pretrained(pwoa.save_pretrained(network(), tmp_path)) is not None
+
+
+def _killed_at(name: str) -> Callable[[Path], Any]:
+    def replacing(path: Path) -> Any:
+        if path.name == name:
+            raise KeyboardInterrupt
+        return files.replacing(path)
+
+    return replacing
 
 
 def test_only_a_finished_run_is_shared(tmp_path: Path, quick: Make) -> None:

@@ -139,6 +139,30 @@ def test_a_method_of_robust_training_trains_lite_networks_each_once(tmp_path: Pa
 
 
 @pytest.mark.parametrize(
+    "axis",
+    [
+        "search.epochs = [1, 2]",
+        "finetune = [{ epochs = 1 }, { epochs = 2, learning_rate = 0.1 }]",
+        'objective.balance = ["given", "auto"]',
+        'sparsity.allocation = ["uniform"]',
+        'sparsity.pattern = ["unstructured"]',
+        "harp.gamma = [0.1, 0.2]",
+        'apd.teacher = ["", "a.pt"]',
+    ],
+)
+def test_how_others_prune_makes_no_second_lite_network(tmp_path: Path, axis: str) -> None:
+    (point,) = expand(write(tmp_path, f'recipe = "cifar10"\n[grid]\nmethod = ["trades"]\n{axis}\n'))
+    assert point.name == "method=trades"
+    assert point.label == "trades (lite), rate 4"
+
+
+def test_hbar_is_trained_by_the_objective(tmp_path: Path) -> None:
+    text = 'recipe = "cifar10"\n[grid]\nmethod = ["hbar"]\nobjective.hsic_x = [0.1, 0.2]\nsearch.epochs = [1, 2]\n'
+    points = expand(write(tmp_path, text))
+    assert [point.name for point in points] == ["method=hbar-hsic_x=0.1", "method=hbar-hsic_x=0.2"]
+
+
+@pytest.mark.parametrize(
     ("text", "message"),
     [
         ("[grids]\n", r"unknown key 'grids' \(did you mean 'grid'\?\)"),

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
-from collections.abc import Callable, Sequence
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,6 +16,7 @@ from typing import Any
 import pytest
 import torch
 
+import pwoa.sweep.local
 from pwoa.errors import InputError
 from pwoa.sweep.cluster import run_on_ray
 from pwoa.sweep.local import environments, run_here
@@ -24,6 +29,9 @@ case $3 in
   wrong) echo "what it did"; echo "error: no such thing" >&2; exit 2;;
   once) [ -e killed ] || { touch killed; kill -9 $$; };;
   always) kill -9 $$;;
+  garbled) printf 'error: \\377\\n'; exit 2;;
+  long) echo $$ > pid; exec sleep 20;;
+  stubborn) trap '' INT TERM; echo $$ > pid; exec sleep 20;;
 esac
 """
 
@@ -48,6 +56,31 @@ def tasks(folder: Path, *words: str) -> list[Task]:
     return [Task(f"{number}", (word,), folder / f"{number}.log") for number, word in enumerate(words)]
 
 
+@contextmanager
+def handled(*numbers: signal.Signals, by: Any) -> Iterator[None]:
+    before = {number: signal.signal(number, by) for number in numbers}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+@contextmanager
+def sending(begun: Path, *names: str) -> Iterator[None]:
+    """Inside, this process is sent signals, one after the other, when there is something in a file."""
+
+    def send() -> None:
+        while not (begun.exists() and begun.read_text().strip()):
+            time.sleep(0.01)
+        for name in names:
+            os.kill(os.getpid(), getattr(signal, name))
+            time.sleep(0.5)
+
+    sender = threading.Thread(target=send, daemon=True)
+    sender.start()
+    yield
+    sender.join()
+
+
 class TestHere:
     def test_a_failure_is_the_last_line_of_the_log(
         self, tmp_path: Path, stub: Callable[[], list[str]], ended: dict[str, str | None]
@@ -63,6 +96,56 @@ class TestHere:
         run_here(tasks(tmp_path, "once", "always"), lambda task, why: ended.update({task.name: why}), retries=2)
         assert ended == {"0": None, "1": "killed by signal 9, 3 times"}
         assert [line.split()[0] for line in stub()] == ["once"] * 2 + ["always"] * 3
+
+    def test_another_try_adds_to_the_log(
+        self, tmp_path: Path, stub: Callable[[], list[str]], ended: dict[str, str | None]
+    ) -> None:
+        (tmp_path / "0.log").write_text("epoch 1\n")
+        run_here(tasks(tmp_path, "wrong"), lambda task, why: ended.update({task.name: why}))
+        assert (tmp_path / "0.log").read_text() == "epoch 1\nwhat it did\nerror: no such thing\n"
+
+    def test_a_log_may_hold_anything(
+        self, tmp_path: Path, stub: Callable[[], list[str]], ended: dict[str, str | None]
+    ) -> None:
+        run_here(tasks(tmp_path, "garbled"), lambda task, why: ended.update({task.name: why}))
+        assert ended == {"0": "\ufffd"}
+
+    @pytest.mark.parametrize(
+        ("word", "signals", "patience"),
+        [
+            ("long", ["SIGINT"], 60),
+            ("long", ["SIGTERM"], 60),
+            ("long", ["SIGHUP"], 60),
+            ("stubborn", ["SIGINT", "SIGINT"], 60),
+            ("stubborn", ["SIGTERM"], 0.2),
+        ],
+    )
+    def test_what_stops_the_sweep_stops_its_runs(
+        self,
+        tmp_path: Path,
+        stub: Callable[[], list[str]],
+        monkeypatch: pytest.MonkeyPatch,
+        word: str,
+        signals: list[str],
+        patience: float,
+    ) -> None:
+        monkeypatch.setattr(pwoa.sweep.local, "PATIENCE", patience)
+        with handled(signal.SIGTERM, signal.SIGHUP, by=lambda *_: None), sending(tmp_path / "pid", *signals):
+            begun = time.monotonic()
+            with pytest.raises(KeyboardInterrupt):
+                run_here(tasks(tmp_path, word, "right"), lambda task, why: None, retries=2)
+            assert time.monotonic() - begun < 15
+            with pytest.raises(ProcessLookupError):
+                os.kill(int((tmp_path / "pid").read_text()), 0)
+        assert len(stub()) == 1
+
+    def test_a_signal_that_is_ignored_stays_so(
+        self, tmp_path: Path, stub: Callable[[], list[str]], ended: dict[str, str | None]
+    ) -> None:
+        with handled(signal.SIGHUP, by=signal.SIG_IGN), sending(tmp_path / "calls", "SIGHUP"):
+            run_here(tasks(tmp_path, "right", "right"), lambda task, why: ended.update({task.name: why}))
+            assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+        assert ended == {"0": None, "1": None}
 
     def test_each_gpu_has_one_run_at_a_time(
         self,

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 from pwoa.errors import InputError
 
@@ -25,7 +26,7 @@ def replacing(path: Path) -> Iterator[IO[bytes]]:
         except BaseException as error:
             with suppress(OSError):
                 temporary.unlink()
-            if isinstance(error.__context__, (OSError, KeyboardInterrupt)):
+            if not isinstance(error, InputError) and isinstance(error.__context__, (OSError, KeyboardInterrupt)):
                 raise error.__context__ from None  # torch.save hides a full disk or Ctrl-C behind its own error
             raise
 
@@ -38,3 +39,25 @@ def naming(folder: Path) -> Iterator[None]:
     except OSError as error:
         reason = error.strerror or str(error)
         raise InputError(f"cannot write to {folder}: {reason}; free it or choose another folder") from None
+
+
+@contextmanager
+def reading(path: Path) -> Iterator[None]:
+    """Turn what cannot be read into an error that names it."""
+    try:
+        yield
+    except OSError as error:
+        raise InputError(f"cannot read {path}: {error.strerror or error}") from None
+
+
+def rows_text(rows: Iterable[Mapping[str, Any]]) -> str:
+    """Flat rows as JSON, a line each."""
+    return "[\n" + ",\n".join(map(json.dumps, rows)) + "\n]\n"
+
+
+def save_rows(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
+    """Write rows as a file of their own; its folder is made if it is not there."""
+    with naming(path.parent):
+        path.parent.mkdir(parents=True, exist_ok=True)
+    with replacing(path) as file:
+        file.write(rows_text(rows).encode())

@@ -13,13 +13,14 @@ import os
 import re
 import shutil
 import tarfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 from pwoa.errors import InputError, first_line
-from pwoa.files import naming, replacing
+from pwoa.files import naming, reading, replacing
+from pwoa.lock import LOCK
 from pwoa.run import Run, as_json
 
 LIST = "pieces.json"
@@ -49,11 +50,13 @@ def unpack(folder: str | Path, run: str | Path) -> Path:
     pieces = _checked(Path(folder))
     with _new_folder(Path(run)) as temporary:
         try:
-            with tarfile.open(fileobj=_Joined(pieces), mode="r|") as tar:
+            with tarfile.open(fileobj=_Joined(_contents(Path(folder), pieces)), mode="r|") as tar:
                 for member in tar:
                     _extract(tar, member, temporary)
         except tarfile.TarError as error:
             raise InputError(f"the pieces in {folder} hold no run ({first_line(error)})") from None
+        if not Run(temporary).started:
+            raise InputError(f"the pieces in {folder} hold no run: there is no recipe.toml")
     return Path(run)
 
 
@@ -99,32 +102,35 @@ class _Pieces(io.RawIOBase):
 class _Joined(io.RawIOBase):
     """The pieces as one file to read from."""
 
-    def __init__(self, paths: Sequence[Path]) -> None:
-        self._paths, self._open = list(paths), io.BytesIO()
+    def __init__(self, contents: Iterator[bytes]) -> None:
+        self._contents, self._open = contents, io.BytesIO()
 
     def read(self, size: int = -1) -> bytes:
-        while not (data := self._open.read(size)) and self._paths:
-            self._open = io.BytesIO(self._paths.pop(0).read_bytes())
+        while not (data := self._open.read(size)) and (content := next(self._contents, None)) is not None:
+            self._open = io.BytesIO(content)
         return data
 
 
 def _files(run: Path) -> list[Path]:
-    """The files of a run, without what a kill left half written.
+    """The files of a run, without its lock and what a kill left half written.
 
     The checkpoint comes before the metrics: of a run that goes on meanwhile, the metrics then are at least as new.
     """
-    return sorted(path for path in run.rglob("*") if path.is_file() and not re.fullmatch(r"\..*\.part", path.name))
+    passing = re.compile(rf"\..*\.part|{re.escape(LOCK)}")
+    return sorted(path for path in run.rglob("*") if path.is_file() and not passing.fullmatch(path.name))
 
 
 def _add(tar: tarfile.TarFile, path: Path, name: str) -> None:
     """Add a file without its owner and its time."""
-    try:
-        with path.open("rb") as file:
+    with reading(path):
+        try:
+            file = path.open("rb")
+        except FileNotFoundError:
+            raise InputError(f"{path} went away while it was packed, as the run goes on; pack it again") from None
+        with file:
             entry = tarfile.TarInfo(name)
             entry.size = os.fstat(file.fileno()).st_size
             tar.addfile(entry, file)
-    except FileNotFoundError:
-        raise InputError(f"{path} went away while it was packed, as the run goes on; pack it again") from None
 
 
 def _extract(tar: tarfile.TarFile, member: tarfile.TarInfo, folder: Path) -> None:
@@ -132,37 +138,49 @@ def _extract(tar: tarfile.TarFile, member: tarfile.TarInfo, folder: Path) -> Non
     path, content = PurePosixPath(member.name), tar.extractfile(member) if member.isfile() else None
     if content is None or path.is_absolute() or ".." in path.parts:
         raise InputError(f"the pieces hold {member.name!r}, which is no file of a run")
-    (folder / path).parent.mkdir(parents=True, exist_ok=True)
+    with naming(folder):
+        (folder / path).parent.mkdir(parents=True, exist_ok=True)
     with replacing(folder / path) as file:
         shutil.copyfileobj(content, file)
 
 
-def _checked(folder: Path) -> list[Path]:
-    """The pieces in a folder, all there and each the one that was written."""
+def _checked(folder: Path) -> list[dict[str, Any]]:
+    """The list of the pieces in a folder, all there and each the one that was written."""
     about = _read_list(folder)
     if missing := [piece["name"] for piece in about["pieces"] if not (folder / piece["name"]).is_file()]:
         more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
         raise InputError(f"{folder} lacks {missing[0]}{more} of its {len(about['pieces'])} pieces; carry them over")
-    names = {piece["sha256"]: piece["name"] for piece in about["pieces"]}
     whole = hashlib.sha256()
-    for piece in about["pieces"]:
-        content = (folder / piece["name"]).read_bytes()
+    for content in _contents(folder, about["pieces"]):
         whole.update(content)
+    if whole.hexdigest() != about["sha256"]:
+        raise InputError(f"{folder / LIST} does not go with the pieces beside it; carry it over again")
+    pieces: list[dict[str, Any]] = about["pieces"]
+    return pieces
+
+
+def _contents(folder: Path, pieces: Sequence[Mapping[str, Any]]) -> Iterator[bytes]:
+    """What is in each piece, one after the other, checked as it is read."""
+    names = {piece["sha256"]: piece["name"] for piece in pieces}
+    for piece in pieces:
+        path = folder / piece["name"]
+        with reading(path):
+            content = path.read_bytes()
         if (found := hashlib.sha256(content).hexdigest()) != piece["sha256"]:
             known = names.get(found)
             wrong = f"is {known} by another name" if known else "is damaged, or a piece of something else"
-            raise InputError(f"{folder / piece['name']} {wrong}; carry it over again")
-    if whole.hexdigest() != about["sha256"]:
-        raise InputError(f"{folder / LIST} does not go with the pieces beside it; carry it over again")
-    return [folder / piece["name"] for piece in about["pieces"]]
+            raise InputError(f"{path} {wrong}; carry it over again")
+        yield content
 
 
 def _read_list(folder: Path) -> dict[str, Any]:
     path = folder / LIST
     if not path.is_file():
         raise InputError(f"{folder} holds no packed run: it has no {LIST}")
+    with reading(path):
+        text = path.read_bytes()
     try:
-        about: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        about: dict[str, Any] = json.loads(text)
         whole = bool(about["sha256"]) and all(re.fullmatch(r"piece-\d+", piece["name"]) for piece in about["pieces"])
         if not whole or any("sha256" not in piece for piece in about["pieces"]):
             raise ValueError("it names no pieces")
@@ -178,13 +196,14 @@ def _new_folder(folder: Path) -> Iterator[Path]:
         raise InputError(f"{folder} exists and is not empty; choose another folder")
     folder = folder.resolve()
     temporary = folder.with_name(f".{folder.name}.part")
+    shutil.rmtree(temporary, ignore_errors=True)
     with naming(folder.parent):
-        shutil.rmtree(temporary, ignore_errors=True)
         temporary.mkdir(parents=True)
-        try:
-            yield temporary
+    try:
+        yield temporary
+        with naming(folder.parent):
             if folder.exists():
                 folder.rmdir()
             os.replace(temporary, folder)
-        finally:
-            shutil.rmtree(temporary, ignore_errors=True)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)

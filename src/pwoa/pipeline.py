@@ -71,23 +71,24 @@ def prune(
         raise InputError(f"the teacher must be an nn.Module, not {teacher!r}")
     changes = dict(settings or {}) | ({} if rate is None else {"sparsity.rate": rate})
     subject = _prepare(teacher, data, recipe, progress, changes)
-    with started(subject.device) as processes:
-        progress = progress if processes.first else Progress()
-        run = processes.by_first(lambda: choose_run(folder, subject.recipe, subject.identity))
-        mode = processes.by_first(lambda: settled_mode(run, subject.recipe, subject.device))
-        subject = replace(subject, recipe=subject.recipe.with_settings({"training.mode": mode}))
-        if processes.by_first(lambda: run.finished):
-            progress.say(f"{run.path} is finished, nothing is left to do")
-            model = load_run(run.path, copy.deepcopy(subject.teacher))
-            return Result(model, run.path, run.read_json("result.json"), run.metrics())
-        progress.say(_announcement(subject, run, processes))
+    with ExitStack() as holding:
+        with started(subject.device) as processes:
+            progress = progress if processes.first else Progress()
+            run = processes.by_first(lambda: held_run(folder, subject.recipe, subject.identity, holding))
+            mode = processes.by_first(lambda: settled_mode(run, subject.recipe, subject.device))
+            subject = replace(subject, recipe=subject.recipe.with_settings({"training.mode": mode}))
+            if processes.by_first(lambda: run.finished):
+                progress.say(f"{run.path} is finished, nothing is left to do")
+                model = load_run(run.path, copy.deepcopy(subject.teacher))
+                return Result(model, run.path, run.read_json("result.json"), run.metrics())
+            progress.say(_announcement(subject, run, processes))
+            with resumable(run, progress):
+                student, training = _train(subject, run, force, progress, processes)
+        if not processes.first:
+            return Result(student, run.path, {}, [])
         with resumable(run, progress):
-            student, training = _train(subject, run, force, progress, processes)
-    if not processes.first:
-        return Result(student, run.path, {}, [])
-    with resumable(run, progress):
-        summary = training | _evaluate(student, subject, run, teacher_scores, progress)
-        run.finish(summary)
+            summary = training | _evaluate(student, subject, run, teacher_scores, progress)
+            run.finish(summary)
     return Result(student, run.path, summary, run.metrics())
 
 
@@ -197,6 +198,14 @@ def choose_run(folder: str | Path | None, recipe: Recipe, identity: Mapping[str,
             if not run.path.exists() or (run.started and not run.differences(recipe, identity)):
                 break
     run.check(recipe, identity)
+    return run
+
+
+def held_run(folder: str | Path | None, recipe: Recipe, identity: Mapping[str, str], holding: ExitStack) -> Run:
+    """The run, which no other process can work on until `holding` ends; one that is finished needs no hold."""
+    run = choose_run(folder, recipe, identity)
+    if not run.finished:
+        holding.enter_context(run.held())
     return run
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from pwoa.errors import InputError
 from pwoa.evaluation import parse_attacks, robustness, work
 from pwoa.methods import find_pretraining
 from pwoa.models import architecture_name, build, check_model, lite_width
-from pwoa.pipeline import Result, choose_run, lay_out, resumable, settled_mode
+from pwoa.pipeline import Result, held_run, lay_out, resumable, settled_mode
 from pwoa.progress import Progress
 from pwoa.recipe import Recipe, load_recipe
 from pwoa.run import Run, describe_model, load_run
@@ -45,22 +46,23 @@ def pretrain(
     progress = progress or Progress()
     changes = dict(settings or {}) | ({} if method is None else {"method": method})
     subject = _prepare(model, data, recipe, changes, progress)
-    with started(subject.device) as processes:
-        progress = progress if processes.first else Progress()
-        run = processes.by_first(lambda: choose_run(folder, subject.recipe, subject.identity))
-        mode = processes.by_first(lambda: settled_mode(run, subject.recipe, subject.device))
-        subject = replace(subject, recipe=subject.recipe.with_settings({"training.mode": mode}))
-        if processes.by_first(lambda: run.finished):
-            progress.say(f"{run.path} is finished, nothing is left to do")
-            return Result(load_run(run.path, subject.model), run.path, run.read_json("result.json"), run.metrics())
-        progress.say(_announcement(subject, run))
+    with ExitStack() as holding:
+        with started(subject.device) as processes:
+            progress = progress if processes.first else Progress()
+            run = processes.by_first(lambda: held_run(folder, subject.recipe, subject.identity, holding))
+            mode = processes.by_first(lambda: settled_mode(run, subject.recipe, subject.device))
+            subject = replace(subject, recipe=subject.recipe.with_settings({"training.mode": mode}))
+            if processes.by_first(lambda: run.finished):
+                progress.say(f"{run.path} is finished, nothing is left to do")
+                return Result(load_run(run.path, subject.model), run.path, run.read_json("result.json"), run.metrics())
+            progress.say(_announcement(subject, run))
+            with resumable(run, progress):
+                training = _train(subject, run, progress, processes)
+        if not processes.first:
+            return Result(subject.model, run.path, {}, [])
         with resumable(run, progress):
-            training = _train(subject, run, progress, processes)
-    if not processes.first:
-        return Result(subject.model, run.path, {}, [])
-    with resumable(run, progress):
-        summary = training | _evaluate(subject, progress)
-        run.finish(summary)
+            summary = training | _evaluate(subject, progress)
+            run.finish(summary)
     return Result(subject.model, run.path, summary, run.metrics())
 
 

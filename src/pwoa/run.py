@@ -7,6 +7,7 @@ import os
 import platform
 import shutil
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +17,14 @@ from torch import nn
 import pwoa
 from pwoa.errors import InputError
 from pwoa.files import naming, replacing
+from pwoa.lock import LOCK, held
 from pwoa.models import Normalised, architecture_name
 from pwoa.models.folder import read_folder
 from pwoa.models.pretrained import rebuilt
 from pwoa.models.tensors import to_safetensors
 from pwoa.recipe import Recipe, load_recipe, to_toml
 
-BEGINNING = {"teacher.json", ".teacher.json.part", ".recipe.toml.part"}
+BEGINNING = {"teacher.json", ".teacher.json.part", ".recipe.toml.part", LOCK}
 
 
 class Run:
@@ -41,6 +43,10 @@ class Run:
     @property
     def finished(self) -> bool:
         return (self.path / "result.json").is_file()
+
+    def held(self) -> AbstractContextManager[None]:
+        """While inside, no other process can be; it is refused in one line."""
+        return held(self.path)
 
     def differences(self, recipe: Recipe, identity: Mapping[str, str]) -> list[str]:
         """In what a started run is not this one: settings, the teacher, the data."""
@@ -143,14 +149,10 @@ def describe_model(model: nn.Module, classes: int | None = None, channels: int |
         "architecture": architecture_name(model),
         "classes": classes,
         "channels": channels,
-        **({"normalisation": _numbers(model)} if isinstance(model, Normalised) else {}),
+        **({"normalisation": model.numbers._asdict()} if isinstance(model, Normalised) else {}),
         "versions": {
             "pwoa": pwoa.__version__,
             "torch": torch.__version__,
             "python": platform.python_version(),
         },
     }
-
-
-def _numbers(model: Normalised) -> dict[str, list[float]]:
-    return {"mean": model.mean.flatten().tolist(), "std": model.std.flatten().tolist()}

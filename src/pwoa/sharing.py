@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from pwoa.errors import InputError
 from pwoa.files import naming, replacing
 from pwoa.models import hub
-from pwoa.models.folder import CARD, CONFIG, FORMAT, WEIGHTS, read_folder
+from pwoa.models.folder import CARD, CONFIG, FORMAT, WEIGHTS, is_ours, read_folder
 from pwoa.models.inspection import guess_architecture
 from pwoa.models.normalise import Normalised
 from pwoa.models.tensors import state_fingerprint, to_safetensors
@@ -25,6 +25,8 @@ from pwoa.sparsity import count
 
 Source = nn.Module | Result | Run | str | Path
 """What can be shared: a model; or a finished run, which comes with its measurements."""
+_FILES = (CONFIG, WEIGHTS, CARD)
+"""In the order in which they are written: the first says that the folder is ours, also if a kill comes next."""
 
 
 def save_pretrained(model_or_run: Source, folder: str | Path) -> Path:
@@ -35,10 +37,12 @@ def save_pretrained(model_or_run: Source, folder: str | Path) -> Path:
     shared, folder = _shared(model_or_run), Path(folder)
     if Run(folder).started:
         raise InputError(f"{folder} is a run folder; choose another one for the model")
+    if not is_ours(folder) and (strange := [name for name in _FILES if (folder / name).exists()]):
+        raise InputError(f"{folder} holds a {strange[0]} that pwoa did not write; choose another folder")
     with naming(folder):
         folder.mkdir(parents=True, exist_ok=True)
-    weights, config = to_safetensors(shared.tensors), as_json(shared.config).encode()
-    for name, content in ((WEIGHTS, weights), (CARD, shared.card.encode()), (CONFIG, config)):
+    contents = as_json(shared.config).encode(), to_safetensors(shared.tensors), shared.card.encode()
+    for name, content in zip(_FILES, contents, strict=True):
         with replacing(folder / name) as file:
             file.write(content)
     return folder

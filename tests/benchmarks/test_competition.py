@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import shutil
 import time
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
+import torch
 from PIL import Image
+from torch import nn
 
 from pwoa.data import load_data
 from pwoa.methods import METHODS
+from pwoa.models import build
 from pwoa.progress import Progress
 
 
@@ -55,11 +59,19 @@ def test_the_settings_of_a_method_and_the_epochs_of_all(competition: ModuleType)
     options = competition._options([*given, "--methods", "pwoa", "hydra", "magnitude"])
     base = competition.pwoa.load_recipe("cifar10").with_settings(competition._named(options))
     found = list(competition.plan(options, base))
-    assert [competition.identity(recipe)["epochs"] for recipe in found] == ["4+10", "4+10", "14"]
+    assert [competition.identity(recipe, "f", "")["epochs"] for recipe in found] == ["4+10", "4+10", "14"]
     assert [recipe.search.learning_rate for recipe in found] == [0.01, 0.1, 0.01]
     assert {recipe.training.mix for recipe in found} == {0.5}
     assert {recipe.sparsity.rate for recipe in found} == {8.0}
-    assert {competition.identity(recipe)["teacher"] for recipe in found} == {"b.pt"}
+    assert {competition.identity(recipe, "f", "")["fingerprint"] for recipe in found} == {"f"}
+
+
+def test_settings_are_told_apart_and_not_by_their_order_or_place(competition: ModuleType) -> None:
+    digest = competition.digest
+    assert digest([]) == digest(["training.device=cpu", "data.folder=/somewhere"]) == ""
+    assert digest(["threat.radius=0.1", "training.batch=64"]) == digest(["training.batch = 64", "threat.radius=0.1"])
+    assert digest(["training.batch=32", "training.batch=64"]) == digest(["training.batch=64"])
+    assert len({digest([f"training.batch={size}"]) for size in (16, 32, 64)} | {""}) == 4
 
 
 def test_rows_are_saved_after_every_run_and_not_run_again(
@@ -75,7 +87,7 @@ def test_rows_are_saved_after_every_run_and_not_run_again(
         ("magnitude", 4.0, "2"),
     ]
     assert {
-        *("dataset", "architecture", "teacher", "method", "rate", "mix", "seed"),
+        *("dataset", "architecture", "teacher", "fingerprint", "settings", "method", "rate", "mix", "seed"),
         *("natural", "pgd20", "cw", "autoattack", "n", "seconds", "device"),
     } <= set(rows[1])
     assert rows[0]["natural"] > 90
@@ -86,6 +98,51 @@ def test_rows_are_saved_after_every_run_and_not_run_again(
     competition.main([*given, "--methods", "apd", "magnitude", "--mix", "0", "1", "--minutes", "0"], again)
     assert json.loads(out.read_text()) == rows
     assert "stopped" in again.said[-1]
+
+
+class Counted:
+    """Stands for `pwoa.prune`: notes the folders and the known scores, and each teacher has others."""
+
+    def __init__(self) -> None:
+        self.folders: list[Path] = []
+        self.known: list[Any] = []
+
+    def __call__(self, teacher: nn.Module, *args: Any, folder: Path, teacher_scores: Any, **rest: Any) -> Any:
+        self.folders.append(folder)
+        self.known.append(teacher_scores)
+        accuracy = {"natural": float(next(teacher.parameters()).sum().detach())}
+        summary = {"pruned": accuracy, "teacher": accuracy, "images": 5, "training_seconds": 1.0, "device": "none"}
+        return type("Result", (), {"summary": summary})()
+
+
+def test_another_teacher_or_setting_is_another_row(
+    competition: ModuleType, words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prune = Counted()
+    monkeypatch.setattr(competition.pwoa, "prune", prune)
+    out, file = tmp_path / "rows.json", tmp_path / "mine.pt"
+    given = [*words, "--out", str(out), "--rates", "4", "--mix", "0", "--methods", "pwoa"]
+    given += ["--arch", "lenet", "--checkpoint", str(file)]
+    old = {"method": "teacher", "dataset": "mnist", "architecture": "lenet", "teacher": "mine.pt", "natural": 1.0}
+    out.write_text(json.dumps([old]))
+    for seed in (0, 1):  # the same name, other weights
+        torch.manual_seed(seed)
+        torch.save(build("lenet", 10, 1).state_dict(), file)
+        competition.main([*given, "--seeds", "0", "1"], Told())
+        competition.main([*given, "--seeds", "0", "1"], Told())
+        competition.main([*given, "--set", "threat.radius=0.1"], Told())
+    moved = tmp_path / "elsewhere" / "renamed.pt"
+    moved.parent.mkdir()
+    shutil.copy(file, moved)
+    competition.main([*given, "--checkpoint", str(moved)], Told())
+    rows = json.loads(out.read_text())
+    assert [row["method"] for row in rows] == ["teacher", *["teacher", "pwoa", "pwoa", "teacher", "pwoa"] * 2]
+    assert len(set(prune.folders)) == len(prune.folders) == 6
+    first, second = rows[1], rows[6]
+    assert first["natural"] != second["natural"]
+    assert prune.known == [None, {"natural": first["natural"]}, None, None, {"natural": second["natural"]}, None]
+    assert {row["teacher"] for row in rows} == {"mine.pt"}
+    assert str(tmp_path) not in json.dumps([{**row, "dataset": ""} for row in rows])
 
 
 def test_no_run_begins_that_would_not_end_in_time(

@@ -13,7 +13,8 @@ from torch.nn import functional as F
 
 from pwoa.data import Data
 from pwoa.errors import InputError
-from pwoa.methods.apd import Apd, Proximal
+from pwoa.methods.apd import Apd, Proximal, _teacher
+from pwoa.models import Normalised
 from pwoa.recipe import Recipe
 from pwoa.sparsity import prunable
 from pwoa.training import Batch, Material
@@ -116,3 +117,22 @@ def test_another_teacher_may_be_named(tmp_path: Path, tiny_teacher: nn.Module, t
     with pytest.raises(InputError, match=r"other\.pt does not fit TinyNet") as caught:
         stages_of(student, tiny_teacher, tiny_data, quick(apd__teacher=str(tmp_path / "other.pt")))
     assert "\n" not in str(caught.value)
+
+
+def test_the_other_teacher_may_be_bare_or_behind_a_normalisation(
+    tmp_path: Path, tiny_teacher: nn.Module, tiny_data: Data
+) -> None:
+    bare, teacher = other_than(tiny_teacher).eval(), Normalised(tiny_teacher, [0.2], [0.3]).eval()
+    x = tiny_data.test.batch(torch.arange(8))[0]
+    torch.save({"state_dict": {f"module.{key}": value for key, value in bare.state_dict().items()}}, tmp_path / "a.pt")
+    torch.save(Normalised(bare, [0.2], [0.3]).state_dict(), tmp_path / "b.pt")
+    torch.save(Normalised(bare, [0.5], [0.5]).state_dict(), tmp_path / "c.pt")
+    before = copy.deepcopy(teacher.state_dict())
+    for name, numbers in (("a", (0.2, 0.3)), ("b", (0.2, 0.3)), ("c", (0.5, 0.5))):
+        with torch.no_grad():
+            found, expected = _teacher(teacher, str(tmp_path / f"{name}.pt")), bare((x - numbers[0]) / numbers[1])
+            assert torch.allclose(found(x), expected, atol=1e-5)
+        assert not found.training
+    assert all(torch.equal(value, before[key]) for key, value in teacher.state_dict().items())
+    with torch.no_grad():  # and where the run's teacher is bare
+        assert torch.allclose(_teacher(tiny_teacher, str(tmp_path / "b.pt"))(x), bare((x - 0.2) / 0.3), atol=1e-5)

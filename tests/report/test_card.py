@@ -118,14 +118,17 @@ def test_nobody_learns_where_the_files_were() -> None:
             "data.folder": "/home/me/secret",
             "teacher.checkpoint": "/home/me/secret/trades.pt",
             "teacher.architecture": "/home/me/secret/nets.py:Net",
+            "apd.teacher": "/home/me/secret/natural.pt",
         }
     )
     card = model_card(ABOUT, RESULT, recipe)
     assert "secret" not in card
     assert 'checkpoint = "trades.pt"' in card
+    assert 'teacher = "natural.pt"' in card
     assert 'architecture = "nets.py:Net"' in card
     assert 'name = "birds"' in card
     assert without_places(RECIPE) == RECIPE
+    assert without_places(RECIPE.with_settings({"apd.teacher": "hf:me/net"})).apd.teacher == "hf:me/net"
 
 
 def test_a_teacher_from_the_hub_is_named_as_the_base() -> None:

@@ -26,7 +26,10 @@ from pwoa.methods.adversarial import divergence
 from pwoa.methods.masked import MaskedStage
 from pwoa.methods.mixing import Mixer
 from pwoa.methods.teacher import teacher_logits
-from pwoa.models import as_logits, load_state, read_state
+from pwoa.models import Normalised, as_logits
+from pwoa.models.checkpoint import open_checkpoint
+from pwoa.models.contents import normalises
+from pwoa.models.filling import fill
 from pwoa.recipe import Recipe
 from pwoa.sparsity import ALLOCATIONS, Masks, project, prunable, sizes
 from pwoa.training import Batch, Loss, Material, Stage
@@ -99,9 +102,14 @@ def distilled(student: nn.Module, teacher: nn.Module, material: Material, recipe
 
 
 def _teacher(teacher: nn.Module, checkpoint: str) -> nn.Module:
-    """The run's teacher, or the same network with the weights of a checkpoint."""
+    """The run's teacher, or the same network with the weights of a checkpoint.
+
+    It stands behind the normalisation in the checkpoint; without one, behind that of the run's teacher.
+    """
     if not checkpoint:
         return teacher
-    other = copy.deepcopy(teacher)
-    load_state(other, read_state(checkpoint), checkpoint)
-    return other
+    other, opened, given = copy.deepcopy(teacher), open_checkpoint(checkpoint), None
+    if isinstance(other, Normalised):
+        given = None if normalises(opened.tensors, checkpoint) else other.numbers
+        other = other.model
+    return fill(other, opened, checkpoint, given).eval().requires_grad_(False)

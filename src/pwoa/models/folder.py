@@ -35,6 +35,15 @@ def holds_model(name: str | Path) -> bool:
     return str(name).startswith(PREFIX) or any((Path(name) / file).is_file() for file in ABOUT)
 
 
+def is_ours(folder: Path) -> bool:
+    """Whether the folder has a config.json that `save_pretrained` wrote."""
+    try:
+        about = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return False
+    return isinstance(about, dict) and {"format", "architecture", "fingerprint", "versions"} <= about.keys()
+
+
 def find_folder(name: str | Path, revision: str | None = None) -> Path:
     """The folder of that name here, or one fetched from the hub."""
     if str(name).startswith(PREFIX) or not Path(name).exists():

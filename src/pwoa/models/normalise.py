@@ -65,6 +65,11 @@ class Normalised(nn.Module):
         """Those the model itself declares, by their names in here."""
         return tuple(f"model.{name}" for name in getattr(self.model, "hidden_points", ()))
 
+    @property
+    def numbers(self) -> Normalisation:
+        """Those it normalises by."""
+        return Normalisation(tuple(self.mean.flatten().tolist()), tuple(self.std.flatten().tolist()))
+
     def forward(self, x: Tensor) -> Tensor:
         output: Tensor = self.model((x - self.mean) / self.std)
         return output

@@ -57,14 +57,13 @@ def addressed(card: str, name: str) -> str:
 
 def without_places(recipe: Recipe) -> Recipe:
     """The recipe without the folders in which its files were, which are nobody else's business."""
-    teacher = recipe.teacher
-    checkpoint = teacher.checkpoint if teacher.checkpoint.startswith(PREFIX) else PurePath(teacher.checkpoint).name
     return recipe.with_settings(
         {
             "data.name": PurePath(recipe.data.name).name,
             "data.folder": "",
-            "teacher.checkpoint": checkpoint,
-            "teacher.architecture": without_place(teacher.architecture),
+            "teacher.checkpoint": _file_name(recipe.teacher.checkpoint),
+            "teacher.architecture": without_place(recipe.teacher.architecture),
+            "apd.teacher": _file_name(recipe.apd.teacher),
         }
     )
 
@@ -73,6 +72,10 @@ def without_place(architecture: str) -> str:
     """The name of an architecture; of one from a Python file, without the file's folder."""
     source, colon, name = architecture.rpartition(":")
     return PurePath(source).name + colon + name
+
+
+def _file_name(checkpoint: str) -> str:
+    return checkpoint if checkpoint.startswith(PREFIX) else PurePath(checkpoint).name
 
 
 def _title(about: Mapping[str, Any], result: Mapping[str, Any] | None, recipe: Recipe | None) -> str:

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from pwoa.errors import InputError
-from pwoa.files import naming, replacing
+from pwoa.files import naming, replacing, save_rows
 from pwoa.progress import Progress
 from pwoa.recipe import flat, load_recipe, to_toml
 from pwoa.sweep.cluster import run_on_ray
@@ -36,8 +36,6 @@ from pwoa.sweep.task import Task
 __all__ = ["ROWS", "Point", "Swept", "Task", "expand", "row_of", "spread", "sweep"]
 
 ROWS = "rows.json"
-_CHOSEN_LATE = ("teacher.architecture", "training.mode")
-"""Settings that a run writes down as it chose them, where its recipe says auto."""
 
 
 @dataclass(frozen=True)
@@ -91,8 +89,7 @@ def sweep(
     finally:
         progress.close()
     done = [(point, _row(folder / point.name)) for point in points if point.name not in failed]
-    with replacing(folder / ROWS) as file:
-        file.write(("[\n" + ",\n".join(json.dumps(row) for _, row in done) + "\n]\n").encode())
+    save_rows(folder / ROWS, (row for _, row in done))
     return Swept([row for _, row in done], spread((point.label, row) for point, row in done), failed)
 
 
@@ -115,9 +112,11 @@ def _place(
 def _finished(folder: Path, point: Point) -> bool:
     """Whether the point's run has ended; an error if the folder holds another."""
     if (folder / "recipe.toml").is_file():
-        open_ended = {key for key in _CHOSEN_LATE if flat(point.recipe)[key] == "auto"}
-        changed = load_recipe(folder / "recipe.toml").differences(point.recipe)
-        if changed := [key for key in changed if key not in open_ended]:
+        recipe = load_recipe(folder / "recipe.toml")
+        changed = recipe.differences(point.recipe)
+        if recipe.teacher.checkpoint != point.recipe.teacher.checkpoint:
+            changed.append("teacher.checkpoint")
+        if changed:
             raise InputError(f"{folder} holds a run with another {', '.join(changed[:3])}; choose another --out")
     return (folder / "result.json").is_file()
 

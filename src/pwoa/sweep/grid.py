@@ -17,8 +17,13 @@ from pwoa.recipe import Recipe, load_recipe
 _PARTS = ("recipe", "set", "grid")
 _PATHS = ("recipe", "teacher", "checkpoint", "folder", "name")
 """Axes whose values may be paths; in names the ends that tell them apart are enough."""
-_NOT_LITE = ("teacher.checkpoint", "training.mix")
-"""What makes no difference to a network that is trained from scratch."""
+_PRUNING = (
+    *("teacher.checkpoint", "training.mix", "sparsity.allocation", "sparsity.pattern"),
+    *("search.", "finetune.", "harp.", "apd."),
+)
+"""How the settings begin that make no difference to a network that is trained from scratch."""
+_BY_OBJECTIVE = ("hbar",)
+"""The methods of robust training that know the section `objective`."""
 _IN_EVERY_LABEL = ("method", "sparsity.rate", "training.mix", "training.seed")
 
 
@@ -61,7 +66,7 @@ def _point(base: Recipe, chosen: Mapping[str, tuple[Any, str]]) -> Point:
         raise InputError(f"unknown method {recipe.method!r} ({did_you_mean(recipe.method, [*METHODS, *PRETRAINING])})")
     lite = recipe.method in PRETRAINING
     if lite:
-        chosen = _for_lite(chosen)
+        chosen = _for_lite(chosen, recipe.method)
         recipe = base.with_settings(_settings(chosen))
         recipe = recipe.with_settings({"pretrain.lite": recipe.sparsity.rate})
     name = "-".join(f"{key.rpartition('.')[2]}={text}" for key, (_, text) in chosen.items()) or "run"
@@ -76,15 +81,16 @@ def _settings(chosen: Mapping[str, tuple[Any, str]]) -> dict[str, Any]:
     return _flat({key: value for key, (value, _) in chosen.items() if key != "recipe"})
 
 
-def _for_lite(chosen: Mapping[str, tuple[Any, str]]) -> dict[str, tuple[Any, str]]:
+def _for_lite(chosen: Mapping[str, tuple[Any, str]], method: str) -> dict[str, tuple[Any, str]]:
     """The values without those that make no difference to a network trained from scratch."""
+    without = _PRUNING if method in _BY_OBJECTIVE else (*_PRUNING, "objective.")
     kept: dict[str, tuple[Any, str]] = {}
     for key, (value, text) in chosen.items():
         if isinstance(value, Mapping):
-            left = {inner: item for inner, item in value.items() if f"{key}.{inner}" not in _NOT_LITE}
+            left = {inner: item for inner, item in value.items() if not f"{key}.{inner}".startswith(without)}
             if left:
                 kept[key] = left, _whole(left)
-        elif key not in _NOT_LITE:
+        elif not key.startswith(without):
             kept[key] = value, text
     return kept
 

@@ -6,21 +6,25 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from queue import SimpleQueue
-from threading import Event
+from threading import Event, Timer, current_thread, main_thread
 
 import torch
 
 from pwoa.sweep.task import Task
 
+PATIENCE = 10.0
+"""Seconds that runs have to stop before they are killed."""
+
 
 def run_here(tasks: Sequence[Task], ended: Callable[[Task, str | None], None], jobs: int = 0, retries: int = 0) -> None:
     """Carry out all tasks, `jobs` at a time (0: one a GPU, or one); `ended` is told each task's failure, or None.
 
-    A process that is killed is started again up to `retries` times. Ctrl-C stops them all, to be resumed.
+    A process that is killed is started again up to `retries` times. Ctrl-C, SIGTERM and SIGHUP stop them all, to be
+    resumed; what does not stop in time, or by a second Ctrl-C, is killed.
     """
     places = environments(jobs)
     free: SimpleQueue[dict[str, str]] = SimpleQueue()
@@ -31,7 +35,7 @@ def run_here(tasks: Sequence[Task], ended: Callable[[Task, str | None], None], j
 
     def once(task: Task, environment: dict[str, str]) -> int:
         command = [sys.executable, "-m", "pwoa", *task.arguments]
-        with task.log.open("wb") as log:
+        with task.log.open("ab") as log:
             process = subprocess.Popen(
                 command, env=os.environ | environment, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
             )
@@ -55,18 +59,50 @@ def run_here(tasks: Sequence[Task], ended: Callable[[Task, str | None], None], j
             killed = f"killed by signal {-code}, {1 + retries} times"
             ended(task, None if code == 0 else task.reason() if code > 0 else killed)
 
-    pool = ThreadPoolExecutor(len(places))
-    try:
-        for _ in pool.map(carry_out, tasks):
-            pass
-    except BaseException:
-        stopping.set()
+    def kill() -> None:
         for process in list(running):
             with suppress(ProcessLookupError):
-                process.send_signal(signal.SIGINT)
-        raise
+                os.killpg(process.pid, signal.SIGKILL)  # each leads a session, and so a group
+
+    def interrupt(number: int, frame: object) -> None:
+        if stopping.is_set():
+            kill()
+        else:
+            stopping.set()
+            raise KeyboardInterrupt
+
+    pool = ThreadPoolExecutor(len(places))
+    last = Timer(PATIENCE, kill)
+    with _answering(interrupt):
+        try:
+            for _ in pool.map(carry_out, tasks):
+                pass
+        except BaseException:
+            stopping.set()
+            for process in list(running):
+                with suppress(ProcessLookupError):
+                    process.send_signal(signal.SIGINT)
+            last.start()
+            raise
+        finally:
+            pool.shutdown(cancel_futures=True)
+            last.cancel()
+
+
+@contextmanager
+def _answering(handler: Callable[[int, object], None]) -> Iterator[None]:
+    """Inside, the handler answers what asks this process to stop, but for what it ignores (SIGHUP under nohup)."""
+    names = ("SIGINT", "SIGTERM", "SIGHUP") if current_thread() is main_thread() else ()
+    numbers = [getattr(signal, name) for name in names if hasattr(signal, name)]
+    before = {number: signal.getsignal(number) for number in numbers}
+    before = {number: known for number, known in before.items() if known not in (signal.SIG_IGN, None)}
+    for number in before:
+        signal.signal(number, handler)
+    try:
+        yield
     finally:
-        pool.shutdown(cancel_futures=True)
+        for number, known in before.items():
+            signal.signal(number, known)
 
 
 def environments(jobs: int) -> list[dict[str, str]]:

@@ -16,5 +16,5 @@ class Task:
 
     def reason(self) -> str:
         """Why it failed: the last line it printed."""
-        text = self.log.read_text(encoding="utf-8") if self.log.exists() else ""
+        text = self.log.read_text(encoding="utf-8", errors="replace") if self.log.exists() else ""
         return (text.strip().splitlines() or [f"it said nothing in {self.log}"])[-1].removeprefix("error: ")
