@@ -26,7 +26,7 @@ from typing import Any
 from pwoa.errors import InputError
 from pwoa.files import naming, replacing, save_rows
 from pwoa.progress import Progress
-from pwoa.recipe import flat, load_recipe, to_toml
+from pwoa.recipe import load_recipe, to_toml
 from pwoa.sweep.cluster import run_on_ray
 from pwoa.sweep.grid import Point, expand
 from pwoa.sweep.local import run_here
