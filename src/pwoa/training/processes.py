@@ -121,7 +121,13 @@ def own_device(name: str) -> str:
 
 
 def _stopped(number: int, frame: object) -> None:
-    raise ProcessDied(DIED)
+    raise _died()
+
+
+def _died() -> ProcessDied:
+    """To be told once: the connection that breaks and torchrun's signal come at nearly the same time."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    return ProcessDied(DIED)
 
 
 @contextmanager
@@ -131,4 +137,4 @@ def _watching() -> Iterator[None]:
     except ProcessDied:
         raise
     except RuntimeError as error:
-        raise ProcessDied(DIED) from error
+        raise _died() from error
