@@ -320,3 +320,19 @@ def test_it_does_not_need_torch() -> None:
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_what_a_run_chose_is_no_difference_to_auto_and_where_things_lie_is_none() -> None:
+    recorded = Recipe().with_settings({"training.mode": "exact", "teacher.architecture": "resnet18"})
+    asked = Recipe().with_settings(
+        {
+            "training.mode": "auto",
+            "teacher.architecture": "auto",
+            "data.folder": "elsewhere",
+            "teacher.checkpoint": "elsewhere.pt",
+            "training.device": "cpu",
+        }
+    )
+    assert recorded.differences(asked) == []
+    assert recorded.differences(asked.with_settings({"training.mode": "fast"})) == ["training.mode"]
+    assert recorded.differences(asked.with_settings({"objective.balance": "auto"})) == ["objective.balance"]

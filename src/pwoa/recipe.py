@@ -243,13 +243,16 @@ class Recipe:
     def differences(self, other: Recipe) -> list[str]:
         """The settings, as `section.key`, in which another recipe differs, but for where it is run, and on what files.
 
-        What this one has for an `auto` of the other's is no difference: a run writes down what it chose.
+        What this one has for an `auto` of the other's is no difference where a run writes down what it chose.
         """
         mine, theirs = flat(self), flat(other)
-        return [key for key in mine if theirs[key] not in (mine[key], AUTO) and key not in INCIDENTAL]
+        unknown = {key for key in CHOSEN if theirs[key] == AUTO}
+        return [key for key in mine if mine[key] != theirs[key] and key not in unknown.union(INCIDENTAL)]
 
 
 AUTO = "auto"
+CHOSEN = ("teacher.architecture", "training.mode")
+"""Where a recipe may say `auto`, and a run writes down what that was."""
 INCIDENTAL = ("training.device", "training.checkpoint_seconds", "data.folder", "teacher.checkpoint")
 """Where a run is computed, and where its data and teacher lie; what they are is told by their fingerprints."""
 
