@@ -357,7 +357,7 @@ def test_compare_two_evaluations_and_two_runs(finished: Path, nets: Path, digits
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["{tmp}/nowhere"], "nowhere is no run folder; give --data NAME, or --recipe"),
+        (["{tmp}/nowhere"], "nowhere does not exist, and is no run folder; give --data NAME, or --recipe"),
         (["{tmp}/nowhere", "--data", "{digits}"], "nowhere does not exist; give a run folder, a checkpoint"),
         (["{tmp}", "--data", "{digits}"], "is neither a run nor a model folder: it has no recipe.toml"),
         (["{run}", "--arch", "lenet"], "leave out --arch"),

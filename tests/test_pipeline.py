@@ -18,11 +18,12 @@ from pwoa.errors import InputError
 from pwoa.guard import ExampleFreeViolation
 from pwoa.methods import METHODS
 from pwoa.methods.pwoa import Pwoa
-from pwoa.pipeline import Result, prune
+from pwoa.pipeline import prune
 from pwoa.progress import Progress
 from pwoa.recipe import Recipe, load_recipe
 from pwoa.run import Run
 from pwoa.training import Batch, Loss
+from pwoa.work import Result
 
 Make = Callable[..., Recipe]
 
@@ -402,3 +403,23 @@ class Stopped(Progress):
 
     def epoch(self, line: Mapping[str, Any], epochs: int) -> None:
         raise KeyboardInterrupt
+
+
+def test_a_run_says_its_method_and_whether_it_is_example_free(
+    tmp_path: Path, tiny_teacher: nn.Module, tiny_data: Data, quick: Make
+) -> None:
+    class Listening(Progress):
+        said = ""
+
+        def say(self, message: str) -> None:
+            self.said += message + "\n"
+
+    free, mixed = Listening(), Listening()
+    short = {"search__epochs": 1, "finetune__epochs": 1}
+    recipe = quick(**short)
+    run = prune(tiny_teacher, tiny_data, method="hydra", recipe=recipe, folder=tmp_path / "a", progress=free)
+    assert run.summary["method"] == "hydra"
+    assert "hydra: " in free.said
+    assert "natural examples only" in free.said
+    prune(tiny_teacher, tiny_data, recipe=quick(training__mix=0.5, **short), folder=tmp_path / "b", progress=mixed)
+    assert "mix ratio 0.5, not example-free" in mixed.said

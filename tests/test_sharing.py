@@ -20,10 +20,11 @@ from pwoa.errors import InputError
 from pwoa.models import Normalised, build, fingerprint
 from pwoa.models.tensors import state_fingerprint
 from pwoa.named import named_model
-from pwoa.pipeline import Result, prune
+from pwoa.pipeline import prune
 from pwoa.recipe import Recipe
 from pwoa.run import Run
 from pwoa.sharing import card_of
+from pwoa.work import Result
 
 Make = Callable[..., Recipe]
 X = torch.rand(2, 1, 28, 28, generator=torch.Generator().manual_seed(0))

@@ -6,10 +6,11 @@ import time
 from pathlib import Path
 from typing import Any
 
-from pwoa.pipeline import Result, prune
+from pwoa.pipeline import prune
 from pwoa.progress import Progress
 from pwoa.recipe import Recipe, load_recipe
 from pwoa.run import Run
+from pwoa.work import Result
 
 NAIVE = {
     "objective.distillation": 0.0,

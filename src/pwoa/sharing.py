@@ -17,11 +17,11 @@ from pwoa.models.folder import CARD, CONFIG, FORMAT, WEIGHTS, is_ours, read_fold
 from pwoa.models.inspection import guess_architecture
 from pwoa.models.normalise import Normalised
 from pwoa.models.tensors import state_fingerprint, to_safetensors
-from pwoa.pipeline import Result
 from pwoa.recipe import Recipe, load_recipe
 from pwoa.report.card import addressed, model_card, without_place
 from pwoa.run import Run, as_json, describe_model
 from pwoa.sparsity import count
+from pwoa.work import Result
 
 Source = nn.Module | Result | Run | str | Path
 """What can be shared: a model; or a finished run, which comes with its measurements."""

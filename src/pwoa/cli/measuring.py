@@ -67,9 +67,9 @@ def evaluate(
     if recipe is None and own.is_file():
         plan = load_recipe(own)
     elif recipe is None and data is None:
-        raise InputError(
-            f"{model} is no run folder; give --data NAME, or --recipe, to say which images to measure it on"
-        )
+        is_name = model.startswith("hf:") or ":" in model
+        there = "is no run folder" if is_name or Path(model).exists() else "does not exist, and is no run folder"
+        raise InputError(f"{model} {there}; give --data NAME, or --recipe, to say which images to measure it on")
     else:
         plan = load_recipe(recipe) if recipe else recipe_for(str(data))
     plan = plan.with_settings(settings or [])

@@ -30,7 +30,10 @@ from pwoa.errors import InputError
 def prune(
     recipe: RecipeOption = None,
     method: Annotated[
-        str | None, typer.Option(help="pwoa, or to compare: advprune, hydra, apd, harp or magnitude.")
+        str | None,
+        typer.Option(
+            help="pwoa, or to compare: advprune, hydra, apd, harp or magnitude (published with training.mix=1)."
+        ),
     ] = None,
     rate: Annotated[float | None, typer.Option(help="Unpruned size over pruned size: 4 keeps a quarter.")] = None,
     data: DataOption = None,

@@ -138,7 +138,8 @@ def _read_torch(path: Path) -> Any:
             ) from None
         raise InputError(f"{path} is not a checkpoint: {error}") from None
     except Exception as error:  # torch raises anything on a damaged file
-        raise InputError(f"{path} is not a checkpoint: {first_line(error)}") from None
+        said = f" ({first_line(error)})" if isinstance(error, (RuntimeError, OSError)) else ""
+        raise InputError(f"{path} is not a checkpoint, of torch or safetensors{said}") from None
 
 
 def _mentions(path: Path, word: bytes) -> bool:
