@@ -60,4 +60,5 @@ def test_the_engines_table_has_the_modes_and_the_whole_run(tmp_path: Path) -> No
     (tmp_path / "engine.json").write_text(json.dumps(rows))
     table = engine_table(tmp_path / "engine.json")
     assert "| exact | 0.6269 | 79.1 | 47.2 | 76 s |\n| fast | 0.6269 | 79.1 | 47.2 | 6 s |" in table
-    assert "50 + 100 epochs take 223 s in mode fast" in table
+    assert "50 + 100 epochs, in batches of 512" in table
+    assert "take 223 s in mode fast" in table
