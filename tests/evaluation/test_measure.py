@@ -281,12 +281,47 @@ def test_it_says_where_it_goes_on_and_how_to(tmp_path: Path, short: None) -> Non
     everything(where, progress=finished)
     again = f"stopped; the same command, with the folder {where}, resumes"
     assert stopped.said == [f"evaluation folder: {where}", again]
-    assert resumed.said == [f"resuming {where}"]
+    assert resumed.said[0] == f"resuming {where}"
     assert finished.said == [f"{where} is finished, nothing is left to do"]
     without = Interrupted(3)
     with pytest.raises(KeyboardInterrupt):
         everything(progress=without)
     assert without.said == ["stopped"]
+
+
+def test_each_check_is_told_before_it_runs(short: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[str] = []
+
+    class Teller(Progress):
+        def say(self, message: str) -> None:
+            told.append(message)
+
+    def watched(name: str) -> None:
+        check = getattr(checks, name)
+
+        def run(*args: Any, **options: Any) -> Any:
+            told.append(name)
+            return check(*args, **options)
+
+        monkeypatch.setattr(checks, name, run)
+
+    for name in ("_check_random", "square", "pgd"):
+        watched(name)
+    scores = evaluate(curved(), data_for(curved()), attacks="pgd3", progress=Teller())
+    left = int(scores.worst.sum())
+    assert told == [
+        "defence check of the model's answers",
+        "_check_random",
+        f"defence check more-iterations: pgd3 with 5 times the steps, on {left} images",
+        "pgd",
+        f"defence check black-box: square with 20 queries, on {left} images",
+        "square",
+        f"defence check radius: pgd5 at linf 0.5, on {left} images",
+        "pgd",
+    ]
+    told.clear()
+    evaluate(curved(), data_for(curved()), attacks="pgd3", checks=False, progress=Teller())
+    assert told == []
 
 
 def test_a_finished_folder_is_read_and_nothing_attacked_again(

@@ -46,6 +46,8 @@ UNBROKEN = 0.1
 
 Attack = Callable[..., Tensor]
 """(model, x, labels, threat, *, generator) → adversarial images."""
+Tell = Callable[[str], None]
+"""Is told, before it begins, of each attack that a check runs: the check's name, the attack, on how many images."""
 
 
 @dataclass(frozen=True)
@@ -99,6 +101,7 @@ def check_attacks(
     after: Mapping[str, Tensor] = {},
     seed: int = 0,
     differentiable: bool = True,
+    tell: Tell = lambda check: None,
 ) -> list[Finding]:
     """What attacks that were run say, and some short ones more on images that survived them all.
 
@@ -114,7 +117,7 @@ def check_attacks(
     if not bool(unbroken.any()):
         return found
     chosen = _some(unbroken.nonzero().flatten(), seed).to(x.device)
-    trial = _Trial(model, x[chosen], labels[chosen], threat, 100 * float(unbroken.float().mean()), seed)
+    trial = _Trial(model, x[chosen], labels[chosen], threat, 100 * float(unbroken.float().mean()), seed, tell)
     if differentiable:
         found += _check_longer(trial, white)
     if "square" not in black and ("autoattack" not in right or after):  # AutoAttack as a whole has had its Square
@@ -311,9 +314,11 @@ class _Trial:
     threat: Threat
     accuracy: float
     seed: int
+    tell: Tell
 
-    def broken(self, attack: Attack) -> int | str:
+    def broken(self, check: str, name: str, attack: Attack) -> int | str:
         """How many images it breaks, or why it cannot be run, though the model takes the images."""
+        self.tell(f"{check}: {name}, on {len(self.x)} images")
         generator = torch.Generator(self.x.device).manual_seed(self.seed)
         try:
             adversarial = attack(self.model, self.x, self.labels, self.threat, generator=generator)
@@ -335,7 +340,7 @@ def _check_longer(trial: _Trial, white: Iterable[str]) -> list[Finding]:
     if longer is None:
         return []
     name, attack = longer
-    broken = trial.broken(attack)
+    broken = trial.broken("more-iterations", name, attack)
     if isinstance(broken, str):
         return [_untried("more-iterations", name, broken)]
     if not _many(broken, len(trial.x), BROKEN_AGAIN):
@@ -364,8 +369,8 @@ def _steps(name: re.Match[str]) -> int:
 
 
 def _check_square(trial: _Trial) -> list[Finding]:
-    broken = trial.broken(partial(square, queries=QUERIES))
     name = f"square with {QUERIES} queries"
+    broken = trial.broken("black-box", name, partial(square, queries=QUERIES))
     if isinstance(broken, str):
         return [_untried("black-box", name, broken)]
     if not _many(broken, len(trial.x), BROKEN_AGAIN):
@@ -383,8 +388,8 @@ def _check_wide(trial: _Trial) -> list[Finding]:
     grey = 0.5 if trial.threat.norm == "linf" else min(0.5 * math.sqrt(dimensions), 1000.0)
     radius = max(grey, trial.threat.radius)
     wide = dataclasses.replace(trial, threat=Threat(trial.threat.norm, radius, radius / 10))
-    broken = wide.broken(partial(pgd, steps=WIDE_STEPS, loss=cross_entropy))
     name = f"pgd{WIDE_STEPS} at {wide.threat.norm} {radius:.3g}"
+    broken = wide.broken("radius", name, partial(pgd, steps=WIDE_STEPS, loss=cross_entropy))
     if isinstance(broken, str):
         return [_untried("radius", name, broken)]
     left, classes = len(trial.x) - broken, _look(trial.model, trial.x[:2]).shape[1]

@@ -88,7 +88,7 @@ def evaluate(
         scores = subject.measure(threats, measurements, batch, seed, place, progress)
         if checks:
             progress.start("checking for signs of a weak attack", 1)
-            scores = dataclasses.replace(scores, findings=tuple(subject.findings(scores, seed)))
+            scores = dataclasses.replace(scores, findings=tuple(subject.findings(scores, seed, progress)))
     except KeyboardInterrupt:
         progress.close()
         progress.say(f"stopped; the same command, with the folder {place.path}, resumes" if place else "stopped")
@@ -214,12 +214,17 @@ class _Subject:
         curve = tuple(sorted(found, key=lambda scores: scores.threat.radius)) if threats else ()
         return dataclasses.replace(found[0], curve=curve)
 
-    def findings(self, scores: Scores, seed: int) -> list[Finding]:
+    def findings(self, scores: Scores, seed: int, progress: Progress) -> list[Finding]:
         """Signs that the scores may be too high."""
+
+        def tell(check: str) -> None:
+            progress.say(f"defence check {check}")
+
         logits = as_logits(self.model, self.data.classes)
         differentiable = getattr(self.model, "differentiable", True)
         x, labels = self.test.batch(torch.arange(len(self.test), device=self.device))
         with evaluating(self.model), exact_float32():
+            tell("of the model's answers")
             found = check_modes(self.model)
             found += check_behaviour(logits, x, labels, differentiable=differentiable)
             found += check_attacks(
@@ -231,6 +236,7 @@ class _Subject:
                 after=scores.after,
                 seed=seed,
                 differentiable=differentiable,
+                tell=tell,
             )
         if scores.curve:
             accuracy = {name: [point[name] for point in scores.curve] for name in scores.right}
