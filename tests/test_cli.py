@@ -134,6 +134,34 @@ def test_ctrl_c_says_how_to_resume(tmp_path: Path, digits: Path) -> None:
     assert "Traceback" not in err
 
 
+ENDED = "ended by SIGTERM; start the same command again to go on\n"
+
+
+def test_sigterm_ends_a_run_which_then_resumes(finished: Path, digits: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "ended"
+    command = ("prune", "--data", digits, *QUICK, "--out", folder)
+    process = start(*command)
+    wait_for(folder / "checkpoint" / "state.pt", process)
+    process.terminate()
+    _, err = process.communicate(timeout=60)
+    assert (process.returncode, err) == (143, ENDED)
+    assert [path.name for path in folder.iterdir() if path.name.startswith(".")] == []
+    code, out, _ = call(*command)
+    assert code == 0
+    assert "resuming" in out
+    assert (folder / "model.safetensors").read_bytes() == (finished / "model.safetensors").read_bytes()
+
+
+def test_sigterm_ends_robust_training(digits: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "ended"
+    settings = [word for setting in SETTINGS[2:] for word in ("--set", setting)]
+    process = start("pretrain", "--data", digits, "--arch", "lenet@0.1", *settings, "--out", folder)
+    wait_for(folder / "checkpoint" / "state.pt", process)
+    process.terminate()
+    _, err = process.communicate(timeout=60)
+    assert (process.returncode, err) == (143, ENDED)
+
+
 def test_prune_keeps_the_verdicts_its_result_is_counted_from(finished: Path) -> None:
     result = json.loads((finished / "result.json").read_text())
     right, about = load_verdicts(finished / "verdicts.safetensors")
@@ -310,15 +338,19 @@ main()
 """
 
 
-def test_an_evaluation_killed_outright_resumes_to_the_same_result(nets: Path, digits: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("number", "expected"), [(signal.SIGKILL, (-9, "")), (signal.SIGTERM, (143, ENDED))])
+def test_an_evaluation_that_is_killed_resumes_to_the_same_result(
+    nets: Path, digits: Path, tmp_path: Path, number: signal.Signals, expected: tuple[int, str]
+) -> None:
     attacks = ("--attacks", "natural,pgd2,apgd-ce", "--batch", "20", "--no-checks")
     command = ("evaluate", f"{nets}:plain", "--data", digits, *attacks, "--out")
     arguments = [sys.executable, "-c", WAITING, *map(str, command), str(tmp_path / "killed")]
-    process = subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True)
+    process = subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert process.stdout is not None
     assert "it can be killed now\n" in iter(process.stdout.readline, "")
-    process.kill()
-    process.communicate()
+    process.send_signal(number)
+    _, err = process.communicate()
+    assert (process.returncode, err) == expected
     assert sorted(os.listdir(tmp_path / "killed")) == ["evaluation.json", "progress.safetensors"]
     code, out, _ = call(*command, tmp_path / "killed")
     assert code == 0

@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 from pwoa import load_run
-from pwoa.errors import InputError
+from pwoa.errors import InputError, Terminated
 from pwoa.files import replacing
 from pwoa.models import build
 from pwoa.recipe import Recipe
@@ -122,7 +122,8 @@ def test_a_checkpoint_that_does_not_fit_is_one_line_and_the_old_one_stays(run: R
     assert os.listdir(run.path / "checkpoint") == ["state.pt"]
 
 
-def test_ctrl_c_inside_a_checkpoint_is_ctrl_c(run: Run) -> None:
+@pytest.mark.parametrize("stop", [KeyboardInterrupt, Terminated])
+def test_ctrl_c_inside_a_checkpoint_is_ctrl_c(run: Run, stop: type[BaseException]) -> None:
     class Interrupted:
         def __init__(self, file: Any) -> None:
             self.file, self.left = file, 2
@@ -130,13 +131,13 @@ def test_ctrl_c_inside_a_checkpoint_is_ctrl_c(run: Run) -> None:
         def write(self, content: Any) -> int:
             self.left -= 1
             if not self.left:
-                raise KeyboardInterrupt
+                raise stop
             return int(self.file.write(content))
 
         def flush(self) -> None:
             self.file.flush()
 
-    with pytest.raises(KeyboardInterrupt), replacing(run.path / "state.pt") as file:
+    with pytest.raises(stop), replacing(run.path / "state.pt") as file:
         torch.save({"weights": torch.zeros(100_000)}, Interrupted(file))
     assert sorted(os.listdir(run.path)) == ["recipe.toml", "teacher.json"]
 

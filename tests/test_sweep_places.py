@@ -29,6 +29,7 @@ case $3 in
   wrong) echo "what it did"; echo "error: no such thing" >&2; exit 2;;
   once) [ -e killed ] || { touch killed; kill -9 $$; };;
   always) kill -9 $$;;
+  ended) exit 143;;
   garbled) printf 'error: \\377\\n'; exit 2;;
   long) echo $$ > pid; exec sleep 20;;
   stubborn) trap '' INT TERM; echo $$ > pid; exec sleep 20;;
@@ -93,9 +94,10 @@ class TestHere:
     def test_a_killed_process_is_started_again(
         self, tmp_path: Path, stub: Callable[[], list[str]], ended: dict[str, str | None]
     ) -> None:
-        run_here(tasks(tmp_path, "once", "always"), lambda task, why: ended.update({task.name: why}), retries=2)
-        assert ended == {"0": None, "1": "killed by signal 9, 3 times"}
-        assert [line.split()[0] for line in stub()] == ["once"] * 2 + ["always"] * 3
+        words = ("once", "always", "ended")
+        run_here(tasks(tmp_path, *words), lambda task, why: ended.update({task.name: why}), retries=2)
+        assert ended == {"0": None, "1": "killed by signal 9, 3 times", "2": "killed by signal 15, 3 times"}
+        assert [line.split()[0] for line in stub()] == ["once"] * 2 + ["always"] * 3 + ["ended"] * 3
 
     def test_another_try_adds_to_the_log(
         self, tmp_path: Path, stub: Callable[[], list[str]], ended: dict[str, str | None]

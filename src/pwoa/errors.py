@@ -1,4 +1,4 @@
-"""The one error a user can cause."""
+"""The one error a user can cause, and what ends a run from outside."""
 
 from __future__ import annotations
 
@@ -8,6 +8,10 @@ from collections.abc import Iterable
 
 class ProcessDied(RuntimeError):
     """Another process of the run is gone; the run folder can be resumed."""
+
+
+class Terminated(BaseException):
+    """SIGTERM, as Ctrl-C is KeyboardInterrupt: no error, so that nothing but the command line answers it."""
 
 
 class InputError(ValueError):

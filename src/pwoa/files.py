@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
-from pwoa.errors import InputError
+from pwoa.errors import InputError, Terminated
 
 
 @contextmanager
@@ -26,8 +26,9 @@ def replacing(path: Path) -> Iterator[IO[bytes]]:
         except BaseException as error:
             with suppress(OSError):
                 temporary.unlink()
-            if not isinstance(error, InputError) and isinstance(error.__context__, (OSError, KeyboardInterrupt)):
-                raise error.__context__ from None  # torch.save hides a full disk or Ctrl-C behind its own error
+            hidden = error.__context__  # torch.save hides a full disk, Ctrl-C or SIGTERM behind its own error
+            if not isinstance(error, InputError) and isinstance(hidden, (OSError, KeyboardInterrupt, Terminated)):
+                raise hidden from None
             raise
 
 

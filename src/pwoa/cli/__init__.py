@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import signal
+import sys
+from typing import NoReturn
+
 from pwoa.cli.app import app
 from pwoa.cli.carrying import card, pack, push, unpack
 from pwoa.cli.looking import data_app, models_app
 from pwoa.cli.measuring import compare, evaluate
 from pwoa.cli.training import demo, pretrain, prune, sweep
+from pwoa.errors import Terminated
 
 __all__ = ["app", "main"]
 
@@ -17,5 +22,15 @@ app.add_typer(models_app, name="models")
 
 
 def main() -> None:
-    """The console script."""
-    app()
+    """The console script. SIGTERM ends it as Ctrl-C does, in one line, and exit code 143."""
+    signal.signal(signal.SIGTERM, _terminate)
+    try:
+        app()
+    except Terminated:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        print("ended by SIGTERM; start the same command again to go on", file=sys.stderr)
+        sys.exit(128 + signal.SIGTERM)
+
+
+def _terminate(number: int, frame: object) -> NoReturn:
+    raise Terminated

@@ -18,6 +18,8 @@ from pwoa.sweep.task import Task
 
 PATIENCE = 10.0
 """Seconds that runs have to stop before they are killed."""
+ENDED = 128 + signal.SIGTERM
+"""How a run exits that was sent SIGTERM."""
 
 
 def run_here(tasks: Sequence[Task], ended: Callable[[Task, str | None], None], jobs: int = 0, retries: int = 0) -> None:
@@ -44,7 +46,7 @@ def run_here(tasks: Sequence[Task], ended: Callable[[Task, str | None], None], j
             process.send_signal(signal.SIGINT)
         code = process.wait()
         running.discard(process)
-        return code
+        return -signal.SIGTERM if code == ENDED else code
 
     def carry_out(task: Task) -> None:
         environment = free.get()

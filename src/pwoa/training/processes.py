@@ -101,9 +101,9 @@ def started(device: torch.device) -> Iterator[Processes]:
         yield Processes()
         return
     distributed.init_process_group("nccl" if device.type == "cuda" else "gloo", timeout=PATIENCE)
-    signal.signal(signal.SIGTERM, _stopped)  # which torchrun sends to the others when one has died
+    before = signal.signal(signal.SIGTERM, _stopped)  # which torchrun sends to the others when one has died
     yield Processes(distributed.get_rank(), count)
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    signal.signal(signal.SIGTERM, before)
     # After an error the connections are left as they are: torchrun ends all processes at once, and there is just time
     # to say why. Else they are taken down together, and their threads end before the interpreter does.
     with _watching():
