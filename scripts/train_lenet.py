@@ -75,7 +75,7 @@ def main() -> None:
     recipe = Recipe().with_settings(
         {
             "data.name": options.data,
-            "data.validation": min(5000, len(data.train) // 10),
+            "data.validation": 0,
             "threat.radius": 0.3,
             "threat.step": 0.01,
             "training.batch": options.batch,
@@ -84,6 +84,7 @@ def main() -> None:
             "evaluation.attacks": ["natural", "fgsm", "pgd10", "pgd20", "cw", "pgd100"],
         }
     )
+    recipe = recipe.for_images(len(data.train))
     torch.manual_seed(options.seed)
     model = build("lenet", data.classes, 1).to(device)
     material = Material.of(data, recipe, device)

@@ -398,6 +398,25 @@ def test_what_a_run_chose_itself_makes_it_no_other(
         prune(tiny_teacher, tiny_data, recipe=other, folder=tmp_path / "run")
 
 
+def test_a_tenth_is_held_out_where_the_recipe_leaves_it_open(
+    tmp_path: Path, tiny_teacher: nn.Module, tiny_data: Data, quick: Make
+) -> None:
+    short: dict[str, Any] = {"search__epochs": 1, "finetune__epochs": 1}
+    given, left_open = quick(data__validation=9, **short), quick(data__validation=0, **short)
+    with pytest.raises(KeyboardInterrupt):
+        prune(tiny_teacher, tiny_data, recipe=given, folder=tmp_path / "run", progress=Stopped())
+    again = prune(tiny_teacher, tiny_data, recipe=left_open, folder=tmp_path / "run")
+    assert load_recipe(again.folder / "recipe.toml").data.validation == 9
+    trained = pwoa.pretrain(
+        tiny_teacher,
+        tiny_data,
+        recipe=left_open,
+        settings={"method": "pgd-at", "pretrain.epochs": 1},
+        folder=tmp_path / "b",
+    )
+    assert load_recipe(trained.folder / "recipe.toml").data.validation == 9
+
+
 class Stopped(Progress):
     """Interrupts a run after its first epoch."""
 

@@ -313,6 +313,24 @@ def test_differences() -> None:
     assert recipe.differences(other) == other.differences(recipe) == ["data.name", "sparsity.rate", "objective.points"]
 
 
+@pytest.mark.parametrize(
+    ("preset", "images", "held_out"),
+    [
+        ("mnist", 60_000, 5000),
+        ("cifar10-hydra", 50_000, 5000),
+        ("teacher-mnist", 10_000, 1000),
+        ("demo", 10_000, 1000),
+        ("teacher-cifar10", 50_000, 1024),
+        ("mnist", 3, 1),
+    ],
+)
+def test_a_preset_holds_out_a_tenth_of_less_data_than_it_was_made_for(preset: str, images: int, held_out: int) -> None:
+    recipe = load_recipe(preset).for_images(images)
+    assert recipe.data.validation == held_out
+    assert load_recipe(preset).with_settings({"data.validation": 7}).for_images(images).data.validation == 7
+    assert recipe.differences(load_recipe(preset)) == []
+
+
 def test_it_does_not_need_torch() -> None:
     program = (
         "import sys, pwoa.recipe as r; [r.to_toml(r.load_recipe(name)) for name in r.presets()]; "

@@ -84,8 +84,8 @@ class _Pruning(Work):
         examples = f"mix ratio {mix:g}, not example-free" if mix else "natural examples only"
         return (
             f"{method}{recipe.teacher.architecture} on {recipe.data.name}, rate {recipe.sparsity.rate:g}, "
-            f"{recipe.search.epochs} + {recipe.finetune.epochs} epochs on {len(self.material.train):,} images, "
-            f"{several}{device_name(self.device)}\n"
+            f"{recipe.search.epochs} + {recipe.finetune.epochs} epochs on {len(self.material.train):,} images "
+            f"({len(self.material.validation):,} held out), {several}{device_name(self.device)}\n"
             f"threat: {recipe.threat.norm} {recipe.threat.radius:.4g}; {examples}; run folder: {run.path}"
         )
 
@@ -168,6 +168,7 @@ def _prepare(
     if loaded is None:
         loaded = load_data(recipe.data.name, folder=recipe.data.folder or None, progress=progress.reach)
         progress.close()
+    recipe = recipe.for_images(len(loaded.train))
     device = choose_device(own_device(recipe.training.device))
     if teacher is None:
         teacher = _named_teacher(recipe, loaded)

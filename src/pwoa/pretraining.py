@@ -59,8 +59,8 @@ class _Pretraining(Work):
         fewer = f", {size['rate']:.4g}× fewer than {recipe.teacher.architecture}" if recipe.pretrain.lite > 1 else ""
         return (
             f"{recipe.method}: {size['architecture']} ({size['parameters']:,} parameters{fewer}) "
-            f"on {recipe.data.name}, {recipe.pretrain.epochs} epochs on "
-            f"{len(self.material.train):,} images, {device_name(self.device)}\n"
+            f"on {recipe.data.name}, {recipe.pretrain.epochs} epochs on {len(self.material.train):,} images "
+            f"({len(self.material.validation):,} held out), {device_name(self.device)}\n"
             f"threat: {recipe.threat.norm} {recipe.threat.radius:.4g}; run folder: {run.path}"
         )
 
@@ -116,6 +116,7 @@ def _prepare(
     if loaded is None:
         loaded = load_data(recipe.data.name, folder=recipe.data.folder or None, progress=progress.reach)
         progress.close()
+    recipe = recipe.for_images(len(loaded.train))
     device = choose_device(own_device(recipe.training.device))
     loaded = loaded.to(device)
     fresh, size = _network(recipe, loaded, model)

@@ -43,12 +43,15 @@ def _number_in(text: str) -> float:
 
 @dataclass(frozen=True)
 class DataRecipe:
-    """Which images: a known data set or a folder of images, and how they are split and augmented."""
+    """Which images: a known data set or a folder of images, and how they are split and augmented.
+
+    `validation` of the training images are held out, to select the model by; 0 is a tenth of them, at most 5,000.
+    """
 
     name: str = "mnist-mini"
     folder: str = ""
     augment: str = _choice("none", "none", "crop-flip")
-    validation: int = _number(1000, low=1)
+    validation: int = _number(1000, low=0)
 
 
 @dataclass(frozen=True)
@@ -240,19 +243,24 @@ class Recipe:
         changed: Recipe = _replace(self, tree, where="settings", prefix="")
         return changed
 
+    def for_images(self, images: int) -> Recipe:
+        """The recipe for so many training images, which says how many are held out where it has 0."""
+        held_out = self.data.validation or max(1, min(images // 10, 5000))
+        return self.with_settings({"data.validation": held_out})
+
     def differences(self, other: Recipe) -> list[str]:
         """The settings, as `section.key`, in which another recipe differs, but for where it is run, and on what files.
 
-        What this one has for an `auto` of the other's is no difference where a run writes down what it chose.
+        What this one has for a choice that the other leaves to the run is no difference.
         """
         mine, theirs = flat(self), flat(other)
-        unknown = {key for key in CHOSEN if theirs[key] == AUTO}
+        unknown = {key for key, auto in CHOSEN.items() if theirs[key] == auto}
         return [key for key in mine if mine[key] != theirs[key] and key not in unknown.union(INCIDENTAL)]
 
 
 AUTO = "auto"
-CHOSEN = ("teacher.architecture", "training.mode")
-"""Where a recipe may say `auto`, and a run writes down what that was."""
+CHOSEN = {"teacher.architecture": AUTO, "training.mode": AUTO, "data.validation": 0}
+"""How a recipe leaves a choice to the run, which writes down what it chose."""
 INCIDENTAL = ("training.device", "training.checkpoint_seconds", "data.folder", "teacher.checkpoint")
 """Where a run is computed, and where its data and teacher lie; what they are is told by their fingerprints."""
 
