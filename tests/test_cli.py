@@ -79,6 +79,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory, digits: Path) -> Path:
     code, out, err = call("prune", "--data", digits, *QUICK, "--out", folder)
     assert (code, err) == (0, "")
     assert "pruned 4×" in out
+    assert "95 % interval" in out
     assert "conv1.weight" in out
     assert f"run folder: {folder}" in out
     return folder

@@ -18,7 +18,7 @@ from pwoa.evaluation.comparison import compare
 from pwoa.evaluation.verdicts import FILE, save_verdicts
 from pwoa.report.measured import mnist_table
 from pwoa.report.plots import accuracy_bars, security_curve
-from pwoa.report.table import Row, accuracy_table, attack_name, comparison_table, evaluation_table
+from pwoa.report.table import Row, accuracy_table, attack_name, comparison_table, evaluation_table, result_table
 
 ROOT = Path(__file__).resolve().parents[2]
 ROWS = {"teacher": {"natural": 99.0, "pgd20": 97.09}, "naive": {"natural": 99.25, "pgd20": 4.42}}
@@ -98,6 +98,19 @@ def test_an_evaluation_has_a_row_an_attack_with_interval_and_seconds() -> None:
     assert [row[1].strip() for row in cells] == ["90.00", "40.00", "42.00", "0.00"]
     assert [row[2].strip() for row in cells] == ["87.98 to 91.71", "37.01 to 43.07", "38.98 to 45.08", "0.00 to 0.38"]
     assert [row[3].strip() for row in cells] == ["1.2", "1,234.5", "200.0", ""]
+
+
+def test_a_result_has_the_intervals_of_an_evaluation_for_every_model() -> None:
+    models = {"teacher": {"natural": 90.0, "pgd20": 42.0}, "pruned 4×": {"natural": 40.0, "pgd20": 0.0, "cw": 29.0}}
+    lines = printed(result_table(models, 1000, "of two models"))
+    assert "of two models" in lines[0]
+    assert " ".join(lines[2].split()) == "┃ attack ┃ teacher ┃ 95 % interval ┃ pruned 4× ┃ 95 % interval ┃"
+    rows = [[cell.strip() for cell in line.strip("│").split("│")] for line in lines if line.startswith("│")]
+    assert rows == [
+        ["natural", "90.00", "87.98 to 91.71", "40.00", "37.01 to 43.07"],
+        ["PGD-20", "42.00", "38.98 to 45.08", "0.00", "0.00 to 0.38"],
+        ["CW", "", "", "29.00", "26.27 to 31.89"],
+    ]
 
 
 def test_the_worst_case_is_bold_and_set_apart() -> None:

@@ -83,8 +83,7 @@ def prune(
     if not summary:
         _leave_to_the_first()
     rows = {"teacher": summary["teacher"], f"pruned {summary['rate']:.4g}×": summary["pruned"]}
-    threat = f"{plan.threat.norm} {plan.threat.radius:.4g}"
-    print_table(rows, f"Accuracy in % on {summary['images']:,} test images, {threat}")
+    _print_result(rows, summary["images"], plan.threat)
     _print_sparsity(summary["sparsity"])
     print(f"run folder: {result.folder}")
 
@@ -135,8 +134,7 @@ def pretrain(
     summary = result.summary
     if not summary:
         _leave_to_the_first()
-    threat = f"{plan.threat.norm} {plan.threat.radius:.4g}"
-    print_table({plan.method: summary["accuracy"]}, f"Accuracy in % on {summary['images']:,} test images, {threat}")
+    _print_result({plan.method: summary["accuracy"]}, summary["images"], plan.threat)
     print(f"run folder: {result.folder}")
     weights = result.folder / "model.safetensors"
     print(f"prune it: pwoa prune --arch {summary['architecture']} --checkpoint {weights} --data {plan.data.name}")
@@ -208,6 +206,14 @@ def _leave_to_the_first() -> NoReturn:
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(0)
+
+
+def _print_result(models: dict[str, dict[str, float]], images: int, threat: Any) -> None:
+    from pwoa.report.table import result_table
+
+    title = f"Accuracy in % on {images:,} test images, {threat.norm} {threat.radius:.4g}"
+    print()
+    console().print(result_table(models, images, title))
 
 
 def _print_sparsity(rows: list[dict[str, Any]]) -> None:

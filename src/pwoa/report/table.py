@@ -72,6 +72,18 @@ def accuracy_table(rows: Mapping[str, Mapping[str, float]], title: str = "") -> 
     return table
 
 
+def result_table(models: Mapping[str, Mapping[str, float]], images: int, title: str = "") -> Table:
+    """One row an attack: of each model the accuracy (percent, of so many images) and its 95 % interval (Wilson's)."""
+    table = _table(title, [column for name in models for column in (name, "95 % interval")], first="attack")
+    for attack in dict.fromkeys(attack for scores in models.values() for attack in scores):
+        cells = [
+            _accuracy(round(scores[attack] * images / 100), images) if attack in scores else ("", "")
+            for scores in models.values()
+        ]
+        table.add_row(attack_name(attack), *(cell for pair in cells for cell in pair))
+    return table
+
+
 def text_table(rows: Mapping[str, Mapping[str, str]], title: str = "") -> Table:
     """One row a name, one column an attack, with cells as they are; columns without any are left out."""
     columns = [name for name in next(iter(rows.values())) if any(row[name] for row in rows.values())]
@@ -87,11 +99,9 @@ def evaluation_table(rows: Sequence[Row], title: str = "") -> Table:
     for row in rows:
         if row.strong:
             table.add_section()
-        low, high = wilson(row.right, row.n)
         table.add_row(
             "  " * row.indent + attack_name(row.name),
-            f"{100 * row.right / row.n:.2f}",
-            f"{low:.2f} to {high:.2f}",
+            *_accuracy(row.right, row.n),
             "" if row.seconds is None else f"{row.seconds:,.1f}",
             style="bold" if row.strong else None,
             end_section=row.strong,
@@ -129,6 +139,12 @@ def _table(title: str, numbers: Sequence[str], first: str = "") -> Table:
     for name in numbers:
         table.add_column(name, justify="right")
     return table
+
+
+def _accuracy(right: int, n: int) -> tuple[str, str]:
+    """The cells of an accuracy: percent, and the 95 % interval."""
+    low, high = wilson(right, n)
+    return f"{100 * right / n:.2f}", f"{low:.2f} to {high:.2f}"
 
 
 def _signed(points: float) -> str:
