@@ -165,7 +165,7 @@ def test_other_data_of_the_same_name_is_another_run(
     second = prune(tiny_teacher, other, recipe=quick())
     assert first.folder != second.folder
     assert second.summary["images"] == 40
-    with pytest.raises(InputError, match="another data"):
+    with pytest.raises(InputError, match=r"holds another run \(data: there "):
         prune(tiny_teacher, other, recipe=quick(), folder=first.folder)
 
 
@@ -394,7 +394,7 @@ def test_what_a_run_chose_itself_makes_it_no_other(
     again = prune(tiny_teacher, tiny_data, recipe=quick(), folder=tmp_path / "run")
     assert pwoa.load_recipe(again.folder / "recipe.toml").training.mode == "exact"
     other = quick(training__mode="fast")
-    with pytest.raises(InputError, match=r"another training\.mode"):
+    with pytest.raises(InputError, match=r'another run \(training\.mode: there "exact", now "fast"\)'):
         prune(tiny_teacher, tiny_data, recipe=other, folder=tmp_path / "run")
 
 

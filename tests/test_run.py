@@ -35,12 +35,25 @@ def run(tmp_path: Path, quick: Make) -> Run:
 
 def test_the_same_run_is_let_in_and_another_is_not(run: Run, quick: Make) -> None:
     run.check(quick(), OURS)
-    with pytest.raises(InputError, match=r"another sparsity\.rate"):
-        run.check(quick(sparsity__rate=8.0), OURS)
-    with pytest.raises(InputError, match="another teacher"):
+    with pytest.raises(InputError) as caught:
+        run.check(quick(sparsity__rate=8.0, training__optimizer="adam"), OURS)
+    assert str(caught.value) == (
+        f"{run.path} holds another run "
+        '(sparsity.rate: there 4.0, now 8.0; training.optimizer: there "sgd", now "adam"); '
+        "choose another folder, or give the same again to resume it"
+    )
+    with pytest.raises(InputError, match=r'holds another run \(teacher: there "abc", now "def"\); '):
         run.check(quick(), OURS | {"teacher": "def"})
-    with pytest.raises(InputError, match="another data"):
-        run.check(quick(), OURS | {"data": "def"})
+    with pytest.raises(InputError, match=r'holds another run \(data: there "123", now "0123456789ab"\); '):
+        run.check(quick(), OURS | {"data": "0123456789abcdef"})
+
+
+def test_of_many_settings_that_differ_a_handful_is_named(run: Run, quick: Make) -> None:
+    other = Recipe().with_settings({"training.seed": 7, "evaluation.attacks": ["cw"], "sparsity.rate": 8})
+    with pytest.raises(InputError) as caught:
+        run.check(other, OURS)
+    assert str(caught.value).count(": there ") == 5
+    assert f"; and {len(quick().differences(other)) - 5} more); " in str(caught.value)
 
 
 def test_a_run_killed_while_it_began_can_begin_again(tmp_path: Path, quick: Make) -> None:

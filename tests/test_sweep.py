@@ -241,7 +241,8 @@ def test_finished_runs_are_skipped_and_failed_ones_left_out(tmp_path: Path, digi
     assert result.stat().st_mtime_ns == before
 
     changed = write(tmp_path, QUICK + digits + '"finetune.learning_rate" = 0.02\n' + grid)
-    with pytest.raises(InputError, match=r"holds a run with another finetune\.learning_rate; choose another --out"):
+    differs = r"holds another run \(finetune\.learning_rate: there 0\.01, now 0\.02\); choose another --out"
+    with pytest.raises(InputError, match=differs):
         sweep(changed, tmp_path / "runs")
 
 

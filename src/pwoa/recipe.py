@@ -248,14 +248,16 @@ class Recipe:
         held_out = self.data.validation or max(1, min(images // 10, 5000))
         return self.with_settings({"data.validation": held_out})
 
-    def differences(self, other: Recipe) -> list[str]:
-        """The settings, as `section.key`, in which another recipe differs, but for where it is run, and on what files.
+    def differences(self, other: Recipe) -> dict[str, tuple[Any, Any]]:
+        """The settings in which another recipe differs, as `{"section.key": (mine, the other's)}`.
 
-        What this one has for a choice that the other leaves to the run is no difference.
+        Where it is run, and where its files lie, is no difference, nor is what this one has for a choice that the other
+        leaves to the run.
         """
         mine, theirs = flat(self), flat(other)
         unknown = {key for key, auto in CHOSEN.items() if theirs[key] == auto}
-        return [key for key in mine if mine[key] != theirs[key] and key not in unknown.union(INCIDENTAL)]
+        changed = [key for key in mine if mine[key] != theirs[key] and key not in unknown.union(INCIDENTAL)]
+        return {key: (mine[key], theirs[key]) for key in changed}
 
 
 AUTO = "auto"
@@ -263,6 +265,12 @@ CHOSEN = {"teacher.architecture": AUTO, "training.mode": AUTO, "data.validation"
 """How a recipe leaves a choice to the run, which writes down what it chose."""
 INCIDENTAL = ("training.device", "training.checkpoint_seconds", "data.folder", "teacher.checkpoint")
 """Where a run is computed, and where its data and teacher lie; what they are is told by their fingerprints."""
+
+
+def told(differences: Mapping[str, tuple[Any, Any]], most: int = 5) -> str:
+    """What differs, in words, for a handful of settings at most."""
+    words = [f"{key}: there {_toml_value(there)}, now {_toml_value(now)}" for key, (there, now) in differences.items()]
+    return "; ".join([*words[:most], *([f"and {len(words) - most} more"] if len(words) > most else [])])
 
 
 def presets() -> list[str]:

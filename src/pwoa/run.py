@@ -22,7 +22,7 @@ from pwoa.models import Normalised, architecture_name
 from pwoa.models.folder import read_folder
 from pwoa.models.pretrained import rebuilt
 from pwoa.models.tensors import to_safetensors
-from pwoa.recipe import Recipe, load_recipe, to_toml
+from pwoa.recipe import Recipe, load_recipe, to_toml, told
 
 BEGINNING = {"teacher.json", ".teacher.json.part", ".recipe.toml.part", LOCK}
 
@@ -48,18 +48,19 @@ class Run:
         """While inside, no other process can be; it is refused in one line."""
         return held(self.path)
 
-    def differences(self, recipe: Recipe, identity: Mapping[str, str]) -> list[str]:
-        """In what a started run is not this one: settings, the teacher, the data."""
+    def differences(self, recipe: Recipe, identity: Mapping[str, str]) -> dict[str, tuple[Any, Any]]:
+        """In what a started run is not this one, and what it has there and here: settings, the teacher, the data."""
         known = self.read_json("teacher.json")
-        other = [name for name, value in identity.items() if known.get(name) != value]
-        return load_recipe(self.path / "recipe.toml").differences(recipe) + other
+        pairs = {name: (known.get(name, ""), value) for name, value in identity.items()}
+        other = {name: (there[:12], now[:12]) for name, (there, now) in pairs.items() if there != now}
+        return load_recipe(self.path / "recipe.toml").differences(recipe) | other
 
     def check(self, recipe: Recipe, identity: Mapping[str, str]) -> None:
         """Refuse a folder that cannot be written, or that holds something else than this very run."""
         if self.started:
             if changed := self.differences(recipe, identity):
                 raise InputError(
-                    f"{self.path} holds a run with another {', '.join(changed[:3])}; "
+                    f"{self.path} holds another run ({told(changed)}); "
                     "choose another folder, or give the same again to resume it"
                 )
         elif self.path.exists() and not self._is_blank():

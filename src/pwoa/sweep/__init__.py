@@ -26,7 +26,7 @@ from typing import Any
 from pwoa.errors import InputError
 from pwoa.files import naming, replacing, save_rows
 from pwoa.progress import Progress
-from pwoa.recipe import load_recipe, to_toml
+from pwoa.recipe import load_recipe, to_toml, told
 from pwoa.sweep.cluster import run_on_ray
 from pwoa.sweep.grid import Point, expand
 from pwoa.sweep.local import run_here
@@ -114,10 +114,11 @@ def _finished(folder: Path, point: Point) -> bool:
     if (folder / "recipe.toml").is_file():
         recipe = load_recipe(folder / "recipe.toml")
         changed = recipe.differences(point.recipe)
-        if recipe.teacher.checkpoint != point.recipe.teacher.checkpoint:
-            changed.append("teacher.checkpoint")
+        checkpoints = recipe.teacher.checkpoint, point.recipe.teacher.checkpoint
+        if checkpoints[0] != checkpoints[1]:
+            changed["teacher.checkpoint"] = checkpoints
         if changed:
-            raise InputError(f"{folder} holds a run with another {', '.join(changed[:3])}; choose another --out")
+            raise InputError(f"{folder} holds another run ({told(changed)}); choose another --out")
     return (folder / "result.json").is_file()
 
 
