@@ -13,11 +13,12 @@ from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
-from huggingface_hub import constants
+from huggingface_hub import HfApi, constants
 from torch import nn
 from typer.testing import CliRunner
 
@@ -226,10 +227,29 @@ def test_what_the_hub_refuses_is_one_line(hub: StandIn, monkeypatch: pytest.Monk
     assert pwoa.push_to_hub(network(), "me/net", token=TOKEN) == f"{hub.url}/me/net"
 
 
-def test_a_hub_that_is_not_there_is_one_line(hub: StandIn, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")
-    assert "me/net cannot be pushed to: " in refused(lambda: pwoa.push_to_hub(network(), "me/net"))
-    assert "hf:me/net cannot be fetched from the hub: " in refused(lambda: pwoa.from_pretrained("hf:me/net"))
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("ENDPOINT", "http://127.0.0.1:9"), ("HF_HUB_OFFLINE", True)],
+)
+def test_a_hub_that_cannot_be_reached_is_one_clear_line(
+    hub: StandIn, monkeypatch: pytest.MonkeyPatch, name: str, value: Any
+) -> None:
+    monkeypatch.setattr(constants, name, value)
+    why = "the hub cannot be reached; check the network, and HF_ENDPOINT and HF_HUB_OFFLINE if they are set"
+    assert refused(lambda: pwoa.push_to_hub(network(), "me/net")) == f"me/net cannot be pushed to: {why}"
+    fetched = refused(lambda: pwoa.from_pretrained("hf:me/net"))
+    assert fetched == f"hf:me/net cannot be fetched from the hub: {why}"
+
+
+def test_what_else_the_hub_answers_is_passed_on(hub: StandIn, monkeypatch: pytest.MonkeyPatch) -> None:
+    def busy(*args: Any, **options: Any) -> None:
+        error = ConnectionError("503 Service Unavailable\nand more")
+        error.response = SimpleNamespace(status_code=503)  # type: ignore[attr-defined]
+        raise error
+
+    monkeypatch.setattr(HfApi, "create_repo", busy)
+    said = refused(lambda: pwoa.push_to_hub(network(), "me/net"))
+    assert said == "me/net cannot be pushed to: ConnectionError: 503 Service Unavailable"
 
 
 def test_another_model_on_the_hub_is_refused(hub: StandIn) -> None:

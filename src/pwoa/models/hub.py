@@ -78,4 +78,14 @@ def _reason(error: Exception) -> str:
         return "there is no such model or revision, or it is private and you are not logged in"
     if status in (401, 403):
         return f"not allowed (HTTP {status}); log in with `hf auth login`, or set HF_TOKEN"
+    if status is None and _is_about_the_way(error):
+        return "the hub cannot be reached; check the network, and HF_ENDPOINT and HF_HUB_OFFLINE if they are set"
     return f"{type(error).__name__}: {first_line(error)}"
+
+
+def _is_about_the_way(error: BaseException) -> bool:
+    """Whether there was no answer at all; by names, as the library's HTTP client changes with its version."""
+    names = {kind.__name__ for kind in type(error).__mro__}
+    if names & {"RequestError", "ConnectionError", "Timeout"}:  # of httpx; of requests and of Python; of requests
+        return True
+    return error.__cause__ is not None and _is_about_the_way(error.__cause__)
