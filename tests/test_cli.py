@@ -481,7 +481,7 @@ def test_a_bad_checkpoint_is_one_line_and_exit_code_2(tmp_path: Path, kind: str,
         (["--rate", "5000"], "rate 5000 leaves layer conv1.weight empty"),
         (["--recipe", "cifar10", "--data", "mnist-mini"], "names no teacher"),
         (["--device", "abacus"], "device 'abacus' cannot be used"),
-        (["--set", "training.batch=9001"], "larger than the 9000 training images"),
+        (["--set", "training.batch=9001"], "larger than the 9,000 training images"),
     ],
 )
 def test_bad_arguments_are_one_line_and_exit_code_2(tmp_path: Path, arguments: list[str], message: str) -> None:

@@ -226,7 +226,7 @@ def test_finished_runs_are_skipped_and_failed_ones_left_out(tmp_path: Path, digi
     assert narrowest["rate"] == 100000.0
     assert list(found.failed) == ["method=magnitude-rate=100000"]
     assert "leaves layer" in found.failed["method=magnitude-rate=100000"]
-    assert told.said[0] == f"4 runs, 0 of them finished before; sweep folder: {tmp_path / 'runs'}"
+    assert told.said[0] == f"4 runs, 0 finished before; sweep folder: {tmp_path / 'runs'}"
     assert told.said[1].startswith("method=magnitude-rate=100000 failed: rate 100000 leaves layer")
     assert json.loads((tmp_path / "runs" / "rows.json").read_text()) == found.rows
     assert list(found.table) == ["magnitude, rate 64, mix 0", "pgd-at (lite), rate 64", "pgd-at (lite), rate 1e+05"]
@@ -234,7 +234,7 @@ def test_finished_runs_are_skipped_and_failed_ones_left_out(tmp_path: Path, digi
     result = tmp_path / "runs" / "method=magnitude-rate=64" / "result.json"
     before = result.stat().st_mtime_ns
     done = CliRunner().invoke(app, ["sweep", str(path), "--out", str(tmp_path / "runs")])
-    assert "4 runs, 3 of them finished before" in done.output.replace("\n", " ")
+    assert "4 runs, 3 finished before" in done.output.replace("\n", " ")
     assert "pgd-at (lite), rate 64" in done.output
     assert done.exit_code == 1
     assert "error: 1 of the runs failed" in done.stderr

@@ -22,6 +22,7 @@ from pwoa.errors import InputError, first_line
 from pwoa.files import naming, reading, replacing
 from pwoa.lock import LOCK
 from pwoa.run import Run, as_json
+from pwoa.words import counted
 
 LIST = "pieces.json"
 _UNITS = {"": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "kib": 2**10, "mib": 2**20, "gib": 2**30}
@@ -149,7 +150,9 @@ def _checked(folder: Path) -> list[dict[str, Any]]:
     about = _read_list(folder)
     if missing := [piece["name"] for piece in about["pieces"] if not (folder / piece["name"]).is_file()]:
         more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
-        raise InputError(f"{folder} lacks {missing[0]}{more} of its {len(about['pieces'])} pieces; carry them over")
+        raise InputError(
+            f"{folder} lacks {missing[0]}{more} of its {counted(len(about['pieces']), 'piece')}; carry them over"
+        )
     whole = hashlib.sha256()
     for content in _contents(folder, about["pieces"]):
         whole.update(content)

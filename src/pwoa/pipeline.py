@@ -30,6 +30,7 @@ from pwoa.sparsity import count, prunable
 from pwoa.training import Engine, Material
 from pwoa.training.probes import hsic_plane
 from pwoa.training.processes import Processes, own_device
+from pwoa.words import counted
 from pwoa.work import Result, Work, lay_out
 
 
@@ -84,8 +85,8 @@ class _Pruning(Work):
         examples = f"mix ratio {mix:g}, not example-free" if mix else "natural examples only"
         return (
             f"{method}{recipe.teacher.architecture} on {recipe.data.name}, rate {recipe.sparsity.rate:g}, "
-            f"{recipe.search.epochs} + {recipe.finetune.epochs} epochs on {len(self.material.train):,} images "
-            f"({len(self.material.validation):,} held out), {several}{device_name(self.device)}\n"
+            f"{recipe.search.epochs} + {recipe.finetune.epochs} epochs on {self.material.in_words()}, "
+            f"{several}{device_name(self.device)}\n"
             f"threat: {recipe.threat.norm} {recipe.threat.radius:.4g}; {examples}; run folder: {run.path}"
         )
 
@@ -102,7 +103,7 @@ class _Pruning(Work):
         else:
             checked = check_teacher(self.teacher, material.held_out(), recipe, self.force, material.classes)
             robust = ", ".join(f"{name} {value:.1f} %" for name, value in checked.items() if name != "images")
-            progress.say(f"teacher on {checked['images']} validation images: {robust}")
+            progress.say(f"teacher on {counted(checked['images'], 'validation image')}: {robust}")
             if processes.first:
                 run.begin(recipe, {**self.identity, **checked})
         probe = hsic_plane(student, material, recipe.objective.points, recipe.objective.hsic == "normalised")

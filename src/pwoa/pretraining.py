@@ -22,6 +22,7 @@ from pwoa.recipe import Recipe, load_recipe
 from pwoa.run import Run, describe_model, load_run
 from pwoa.training import Engine, Material
 from pwoa.training.processes import Processes, own_device
+from pwoa.words import counted
 from pwoa.work import Result, Work, lay_out
 
 
@@ -59,8 +60,8 @@ class _Pretraining(Work):
         fewer = f", {size['rate']:.4g}× fewer than {recipe.teacher.architecture}" if recipe.pretrain.lite > 1 else ""
         return (
             f"{recipe.method}: {size['architecture']} ({size['parameters']:,} parameters{fewer}) "
-            f"on {recipe.data.name}, {recipe.pretrain.epochs} epochs on {len(self.material.train):,} images "
-            f"({len(self.material.validation):,} held out), {device_name(self.device)}\n"
+            f"on {recipe.data.name}, {counted(recipe.pretrain.epochs, 'epoch')} on "
+            f"{self.material.in_words()}, {device_name(self.device)}\n"
             f"threat: {recipe.threat.norm} {recipe.threat.radius:.4g}; run folder: {run.path}"
         )
 

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from pwoa.cli.app import friendly
+from pwoa.words import counted
 
 
 @friendly
@@ -56,7 +57,7 @@ def pack(
     from pwoa import packing
 
     files = packing.pack(run, out, size)
-    print(f"{len(files) - 1} pieces and {packing.LIST} in {out}; there: pwoa unpack {out} --out {run}")
+    print(f"{counted(len(files) - 1, 'piece')} and {packing.LIST} in {out}; there: pwoa unpack {out} --out {run}")
 
 
 @friendly

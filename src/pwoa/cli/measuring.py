@@ -24,6 +24,7 @@ from pwoa.cli.app import (
     print_table,
 )
 from pwoa.errors import InputError
+from pwoa.words import counted
 
 
 @friendly
@@ -113,7 +114,7 @@ def evaluate(
         name=_stem(model),
         progress=progress,
     )
-    _print_scores(scores, f"{model}: {scores.images:,} test images, ")
+    _print_scores(scores, f"{model}: {counted(scores.images, 'test image')}, ")
     if scores.curve:
         _plot_curve(scores, place / "curve.png")
 

@@ -24,6 +24,7 @@ from pwoa.cli.app import (
     print_table,
 )
 from pwoa.errors import InputError
+from pwoa.words import counted
 
 
 @friendly
@@ -188,7 +189,7 @@ def demo(
         "naive pruning": result["naive"],
         "PwoA": result["pwoa"],
     }
-    title = f"Accuracy in % on {result['images']:,} test images, l∞ 0.3, rate {result['rate']:.4g}"
+    title = f"Accuracy in % on {counted(result['images'], 'test image')}, l∞ 0.3, rate {result['rate']:.4g}"
     print_table(rows, title)
     kept = {name: 100 * result[name]["pgd20"] / result["teacher"]["pgd20"] for name in ("naive", "pwoa")}
     ours, naive = kept["pwoa"], kept["naive"]
@@ -211,7 +212,7 @@ def _leave_to_the_first() -> NoReturn:
 def _print_result(models: dict[str, dict[str, float]], images: int, threat: Any) -> None:
     from pwoa.report.table import result_table
 
-    title = f"Accuracy in % on {images:,} test images, {threat.norm} {threat.radius:.4g}"
+    title = f"Accuracy in % on {counted(images, 'test image')}, {threat.norm} {threat.radius:.4g}"
     print()
     console().print(result_table(models, images, title))
 

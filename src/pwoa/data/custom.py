@@ -13,6 +13,7 @@ from torch.utils.data import IterableDataset
 
 from pwoa.data.images import Data, Images
 from pwoa.errors import InputError
+from pwoa.words import counted
 
 USUAL_CHANNELS = (1, 3, 4)
 FORM = "give (train, test), each a pair (images, labels) or a torch Dataset of (image, label)"
@@ -40,7 +41,9 @@ def _images(part: Any, where: str) -> Images:
     pixels = _as_pixels(_tensor(part[0], f"{where} images"), f"{where} images")
     labels = _as_labels(_tensor(part[1], f"{where} labels"), f"{where} labels")
     if len(pixels) != len(labels):
-        raise InputError(f"{where} has {len(pixels)} images and {len(labels)} labels: give one label an image")
+        raise InputError(
+            f"{where} has {counted(len(pixels), 'image')} and {counted(len(labels), 'label')}: give one label an image"
+        )
     return Images(pixels, labels)
 
 

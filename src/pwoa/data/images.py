@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from pwoa.errors import InputError
+from pwoa.words import counted
 
 
 @dataclass(frozen=True)
@@ -52,7 +53,7 @@ class Data:
         total = len(self.train)
         if not 0 <= validation < total:
             raise InputError(
-                f"cannot hold out {validation} of the {total} training images of {self.name}: "
+                f"cannot hold out {validation} of the {counted(total, 'training image')} of {self.name}: "
                 f"set data.validation to fewer, such as {max(1, total // 10)}"
             )
         order = torch.randperm(total, generator=torch.Generator().manual_seed(seed))

@@ -28,6 +28,7 @@ from pwoa.errors import InputError, first_line
 from pwoa.guard import refuse_attack
 from pwoa.models.border import LogitModel, not_logits
 from pwoa.recipe import Threat
+from pwoa.words import counted
 
 IMAGES = 100
 """How many images a check looks at, at most, where that costs forward passes."""
@@ -318,7 +319,7 @@ class _Trial:
 
     def broken(self, check: str, name: str, attack: Attack) -> int | str:
         """How many images it breaks, or why it cannot be run, though the model takes the images."""
-        self.tell(f"{check}: {name}, on {len(self.x)} images")
+        self.tell(f"{check}: {name}, on {counted(len(self.x), 'image')}")
         generator = torch.Generator(self.x.device).manual_seed(self.seed)
         try:
             adversarial = attack(self.model, self.x, self.labels, self.threat, generator=generator)

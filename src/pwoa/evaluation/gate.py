@@ -11,6 +11,7 @@ from pwoa.data import Images
 from pwoa.errors import InputError
 from pwoa.evaluation.robustness import robustness
 from pwoa.recipe import Recipe
+from pwoa.words import counted
 
 IMAGES = 500
 ATTACK = "pgd10"
@@ -27,7 +28,7 @@ def check_teacher(
     if scores[ATTACK] < minimum and not force:
         raise InputError(
             f"the teacher is not robust: {scores[ATTACK]:.1f} % under PGD-10 at {threat.norm} {threat.radius:.4g} "
-            f"(natural {scores['natural']:.1f} %, {len(images)} validation images), and teacher.minimum is "
+            f"(natural {scores['natural']:.1f} %, {counted(len(images), 'validation image')}), and teacher.minimum is "
             f"{minimum:g} %; give a robust model, check its preprocessing, or use --force (in Python: force=True)"
         )
     return {**scores.accuracy, "images": len(images)}

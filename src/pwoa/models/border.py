@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from pwoa.errors import InputError, first_line
+from pwoa.words import counted
 
 LogitModel = Callable[[Tensor], Tensor]
 """What attacks and objectives see: images in, one row of logits an image out."""
@@ -73,7 +74,7 @@ def check_model(model: nn.Module, x: Tensor, classes: int, *, logits_only: bool 
             f"the model gives a tensor of shape {tuple(logits.shape)} for {len(x)} images, not a row of logits an image"
         )
     if logits.shape[1] != classes:
-        raise InputError(f"the model gives {logits.shape[1]} classes, the data has {classes}")
+        raise InputError(f"the model gives {counted(logits.shape[1], 'class', 'classes')}, the data has {classes}")
     if logits_only and (kind := not_logits(logits)):
         layer = {"probabilities": "softmax", "log-probabilities": "log_softmax"}[kind]
         raise InputError(f"the model outputs {kind}; let it return logits (drop its last {layer})")

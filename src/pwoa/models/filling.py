@@ -12,6 +12,7 @@ from pwoa.models.contents import Checkpoint, normalises, unpacked
 from pwoa.models.inspection import Guess, guess_architecture, likeness
 from pwoa.models.normalise import Normalisation, normalised
 from pwoa.models.registry import build
+from pwoa.words import counted
 
 _SHARED = 0.5
 
@@ -77,7 +78,7 @@ def _strangers(model: nn.Module, state: Mapping[str, Tensor]) -> int:
 
 def _other_data(guess: Guess, classes: int, channels: int) -> str:
     if guess.classes != classes:
-        return f"the file has {guess.classes} classes, the data has {classes}"
+        return f"the file has {counted(guess.classes, 'class', 'classes')}, the data has {classes}"
     if guess.channels != channels:
         return f"the file takes {guess.channels}-channel images, the data has {channels}-channel ones"
     return ""

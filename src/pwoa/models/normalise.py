@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from pwoa.errors import InputError
+from pwoa.words import counted
 
 
 class Normalisation(NamedTuple):
@@ -36,7 +37,7 @@ class Normalisation(NamedTuple):
         if len(self.mean) == 1:
             return Normalisation(self.mean * channels, self.std * channels)
         if len(self.mean) != channels:
-            raise InputError(f"the normalisation has {len(self.mean)} channels, the images have {channels}")
+            raise InputError(f"the normalisation has {counted(len(self.mean), 'channel')}, the images have {channels}")
         return self
 
     def __str__(self) -> str:

@@ -11,6 +11,7 @@ from pwoa.evaluation.record import written
 from pwoa.models.hub import PREFIX
 from pwoa.recipe import Recipe, Threat, to_toml
 from pwoa.report.table import attack_name
+from pwoa.words import counted
 
 HERE = 'from_pretrained("."'
 _DATASETS = {
@@ -104,7 +105,7 @@ def _front_matter(title: str, result: Mapping[str, Any] | None, recipe: Recipe |
 
 
 def _measured(result: Mapping[str, Any], recipe: Recipe) -> dict[str, Any]:
-    data, of = recipe.data.name, f"accuracy in % of {result['images']:,} images"
+    data, of = recipe.data.name, f"accuracy in % of {counted(result['images'], 'image')}"
     return {
         "task": {"type": "image-classification"},
         "dataset": {"type": _DATASETS.get(data, data), "name": data, "split": "test"},
@@ -135,8 +136,8 @@ def _accuracy(about: Mapping[str, Any], result: Mapping[str, Any]) -> str:
     rows[f"pruned {result['rate']:.4g}×" if "pruned" in result else "this model"] = own
     cells = [[name, *(f"{row[key]:.2f}" if key in row else "" for key in own)] for name, row in rows.items()]
     return (
-        f"## Accuracy\n\nIn percent, on {result['images']:,} test images; under an attack an image counts if it is "
-        f"right both naturally and attacked.{_threat(about.get('threat'))}\n\n"
+        f"## Accuracy\n\nIn percent, on {counted(result['images'], 'test image')}; under an attack an image counts "
+        f"if it is right both naturally and attacked.{_threat(about.get('threat'))}\n\n"
         + _table(["model", *map(attack_name, own)], cells)
     )
 

@@ -12,6 +12,7 @@ from pwoa.models.folder import Held, find_folder, holds_model, read_folder
 from pwoa.recipe import Threat, load_recipe
 from pwoa.report.table import attack_name
 from pwoa.run import Run
+from pwoa.words import counted
 
 Rows = list[tuple[str, str]]
 """A name and a value each, in the order in which one asks."""
@@ -52,8 +53,7 @@ def inspection_rows(found: Inspection) -> Rows:
 def _run_rows(run: Run) -> Rows:
     """How far a run has come, and what it is."""
     recipe = load_recipe(run.path / "recipe.toml")
-    epochs = len(run.metrics())
-    state = f"not finished ({epochs} epoch{'' if epochs == 1 else 's'} done); the same command resumes it"
+    state = f"not finished ({counted(len(run.metrics()), 'epoch')} done); the same command resumes it"
     rows = [
         ("run", str(run.path)),
         ("state", "finished" if run.finished else state),
@@ -76,7 +76,7 @@ def _model_rows(held: Held) -> Rows:
         ("architecture", about["architecture"] + ("" if width == 1 else f"@{width}")),
         ("classes", str(about.get("classes") or "unknown")),
         ("input channels", str(about.get("channels") or "unknown")),
-        ("weights", f"{numbers:,} numbers in {len(held.tensors)} tensors"),
+        ("weights", f"{numbers:,} numbers in {counted(len(held.tensors), 'tensor')}"),
         ("normalisation", _normalisation(about.get("normalisation"))),
     ]
     if about.get("threat"):

@@ -11,6 +11,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from pwoa.evaluation.interval import wilson
+from pwoa.words import counted
 
 if TYPE_CHECKING:
     from pwoa.evaluation.comparison import Comparison
@@ -111,7 +112,7 @@ def evaluation_table(rows: Sequence[Row], title: str = "") -> Table:
 
 def comparison_table(comparison: Comparison) -> Table:
     """One row an attack: accuracy of A and B, the difference with its 95 % interval, and McNemar's p; notes below."""
-    title = f"A: {comparison.a}\nB: {comparison.b}\nAccuracy in % on the same {comparison.images:,} images"
+    title = f"A: {comparison.a}\nB: {comparison.b}\nAccuracy in % on the same {counted(comparison.images, 'image')}"
     table = _table(escape(title), ("A", "B", "B − A", "95 % interval", "only\nA", "only\nB", "p"), first="attack")
     for row in comparison.rows:
         low, high = row.interval

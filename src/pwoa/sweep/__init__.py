@@ -32,6 +32,7 @@ from pwoa.sweep.grid import Point, expand
 from pwoa.sweep.local import run_here
 from pwoa.sweep.rows import row_of, spread
 from pwoa.sweep.task import Task
+from pwoa.words import counted
 
 __all__ = ["ROWS", "Point", "Swept", "Task", "expand", "row_of", "spread", "sweep"]
 
@@ -69,7 +70,7 @@ def sweep(
     left = [point for point in points if not _finished(folder / point.name, point)]
     with naming(folder):
         folder.mkdir(parents=True, exist_ok=True)
-    progress.say(f"{len(points)} runs, {len(points) - len(left)} of them finished before; sweep folder: {folder}")
+    progress.say(f"{counted(len(points), 'run')}, {len(points) - len(left)} finished before; sweep folder: {folder}")
     progress.start("sweep", len(left))
     failed: dict[str, str] = {}
 

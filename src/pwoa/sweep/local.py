@@ -15,6 +15,7 @@ from threading import Event, Timer, current_thread, main_thread
 import torch
 
 from pwoa.sweep.task import Task
+from pwoa.words import counted
 
 PATIENCE = 10.0
 """Seconds that runs have to stop before they are killed."""
@@ -58,7 +59,7 @@ def run_here(tasks: Sequence[Task], ended: Callable[[Task, str | None], None], j
         finally:
             free.put(environment)
         if not stopping.is_set():
-            killed = f"killed by signal {-code}, {1 + retries} times"
+            killed = f"killed by signal {-code}, {counted(1 + retries, 'time')}"
             ended(task, None if code == 0 else task.reason() if code > 0 else killed)
 
     def kill() -> None:

@@ -10,6 +10,7 @@ from torch import Tensor
 from pwoa.data import Data, Images
 from pwoa.errors import InputError
 from pwoa.recipe import Recipe
+from pwoa.words import counted
 
 
 @dataclass(frozen=True)
@@ -27,9 +28,15 @@ class Material:
         """The training part and the held-out validation part of the data's training set."""
         train, validation = data.split(recipe.data.validation, recipe.training.seed)
         if recipe.training.batch > len(train):
-            raise InputError(f"a batch of {recipe.training.batch} is larger than the {len(train)} training images")
+            raise InputError(
+                f"a batch of {recipe.training.batch} is larger than the {counted(len(train), 'training image')}"
+            )
         images = data.train.to(device)
         return cls(images, train.to(device), validation.to(device), data.classes, recipe.data.augment)
+
+    def in_words(self) -> str:
+        """How many images there are to train on, and how many are held out."""
+        return f"{counted(len(self.train), 'image')} ({len(self.validation):,} held out)"
 
     def held_out(self) -> Images:
         """The images of the validation part."""

@@ -16,6 +16,7 @@ from pwoa.training.fast import Recorder
 from pwoa.training.meter import Meter
 from pwoa.training.optimizer import set_learning_rate
 from pwoa.training.stage import Batch, Loss, Stage
+from pwoa.words import counted
 
 if TYPE_CHECKING:
     from pwoa.training.engine import Engine
@@ -128,7 +129,7 @@ class Steps:
         fitting = [parts for parts in range(plan.parts + 1, images // group + 1) if images % (parts * group) == 0]
         if not fitting:
             raise InputError(
-                f"out of memory with {images // plan.parts} images at a time; lower training.group "
+                f"out of memory with {counted(images // plan.parts, 'image')} at a time; lower training.group "
                 "(and training.batch), or use a device with more memory"
             )
         plan.parts = fitting[0]
