@@ -151,6 +151,23 @@ def test_card_shows_or_writes_and_push_asks_for_a_name(
     assert (code, err) == (2, "error: net is no name on the hub; give owner/name\n")
 
 
+def test_inspect_shows_what_the_card_of_a_model_folder_says(
+    tmp_path: Path, tiny_teacher: nn.Module, tiny_data: Data, quick: Make
+) -> None:
+    plan = quick(search__epochs=1, finetune__epochs=1, evaluation__attacks=["natural", "pgd2"])
+    result = prune(tiny_teacher, tiny_data, recipe=plan, rate=4, folder=tmp_path / "run")
+    folder = pwoa.save_pretrained(result, tmp_path / "model")
+    code, out, _ = call("models", "inspect", folder)
+    assert code == 0
+    pruned = result.summary["pruned"]
+    assert f"natural {pruned['natural']:.2f}, PGD-2 {pruned['pgd2']:.2f} (by its card)" in out
+    assert re.search(r"test images +│ 48 ", out)
+    (folder / "README.md").write_text("---\nmodel-index: []\n---\n# mine\n")
+    code, out, _ = call("models", "inspect", folder)
+    assert code == 0
+    assert "its card" not in out
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -277,6 +277,8 @@ def test_a_model_on_the_hub_is_evaluated_and_pruned(hub: StandIn, tmp_path: Path
     pwoa.push_to_hub(result, "me/pruned")
     assert b'base_model: "me/teacher"' in hub.files("me/pruned")["README.md"]
     assert fingerprint(pwoa.from_pretrained("me/pruned")) == fingerprint(result.model)
+    shown = CliRunner().invoke(app, ["models", "inspect", "hf:me/pruned"]).output
+    assert f"natural {result.summary['pruned']['natural']:.2f} (by its card)" in shown
 
 
 def test_the_command_line_with_the_hub_in_the_environment(stand_in: StandIn, tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import yaml
 from huggingface_hub import ModelCard
 
 from pwoa.recipe import Recipe, load_recipe
-from pwoa.report.card import addressed, model_card, without_places
+from pwoa.report.card import addressed, model_card, recorded, without_places
 
 ABOUT: dict[str, Any] = {
     "architecture": "resnet18",
@@ -60,6 +60,22 @@ def test_every_accuracy_in_the_card_is_one_of_the_result() -> None:
     given = {f"{value:.2f}" for scores in (RESULT["teacher"], RESULT["pruned"]) for value in scores.values()}
     body = model_card(ABOUT, RESULT, RECIPE).split("## Accuracy")[1].split("## ")[0]
     assert set(re.findall(r"\d+\.\d\d\b", body)) == given
+
+
+def test_what_was_measured_is_read_back_from_the_card() -> None:
+    assert recorded(model_card(ABOUT, RESULT, RECIPE)) == ("1,234", {"natural": 80.5, "PGD-20": 47.75, "CW": 44.0})
+    one = {"images": 1, "pruned": {"autoattack": 100.0}}
+    assert recorded(model_card(ABOUT, RESULT | one, RECIPE)) == ("1", {"AutoAttack": 100.0})
+    assert recorded(model_card(ABOUT)) == ("", {})
+
+
+@pytest.mark.parametrize(
+    "index", ["", "{", "{}", "[]", "[3]", '[{"results": [{"metrics": [{"name": 1, "value": 2}]}]}]']
+)
+def test_a_card_that_somebody_wrote_in_another_way_says_nothing(index: str) -> None:
+    assert recorded(f"---\nmodel-index: {index}\n---\n") == ("", {})
+    other = '[{"results": [{"metrics": [{"name": "top-1", "value": 2}]}]}]'
+    assert recorded(f"---\nmodel-index: {other}\n---\n") == ("", {})
 
 
 @pytest.mark.parametrize("free", [True, False])

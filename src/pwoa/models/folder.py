@@ -47,7 +47,7 @@ def is_ours(folder: Path) -> bool:
 def find_folder(name: str | Path, revision: str | None = None) -> Path:
     """The folder of that name here, or one fetched from the hub."""
     if str(name).startswith(PREFIX) or not Path(name).exists():
-        return fetch(str(name), revision, [WEIGHTS, CONFIG])
+        return fetch(str(name), revision, [WEIGHTS, CONFIG, CARD])
     if revision is not None:
         raise InputError(f"{name} is a folder here, which has no revisions; leave out revision={revision!r}")
     return Path(name)

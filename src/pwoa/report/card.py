@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import PurePath
 from typing import Any
@@ -22,6 +23,9 @@ _DATASETS = {
     "cifar100": "uoft-cs/cifar100",
 }
 """What the data sets are called on the hub."""
+
+_METRIC = re.compile(r"accuracy in % of ([\d,]+) images?, (.+)")
+"""How `_measured` names an accuracy."""
 
 _CITATION = """## Citation
 
@@ -54,6 +58,21 @@ def model_card(about: Mapping[str, Any], result: Mapping[str, Any] | None = None
 def addressed(card: str, name: str) -> str:
     """The card of a folder as it is on the hub: the model is loaded from there."""
     return card.replace(HERE, f"from_pretrained({json.dumps(name)}")
+
+
+def recorded(card: str) -> tuple[str, dict[str, float]]:
+    """What a card's front matter says was measured: on how many images, and the accuracy in percent by attack.
+
+    Nothing, if nothing was, or if it is not written as `model_card` does.
+    """
+    line = re.search(r"^model-index: (.*)$", card, re.MULTILINE)
+    try:
+        metrics = json.loads(line[1])[0]["results"][0]["metrics"] if line else []
+        named = [(_METRIC.fullmatch(metric["name"]), float(metric["value"])) for metric in metrics]
+    except (ValueError, LookupError, TypeError):
+        return "", {}
+    found = [(name, value) for name, value in named if name]
+    return (found[0][0][1] if found else ""), {name[2]: value for name, value in found}
 
 
 def without_places(recipe: Recipe) -> Recipe:

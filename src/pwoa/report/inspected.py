@@ -8,8 +8,9 @@ from typing import Any
 
 from pwoa.evaluation.record import written
 from pwoa.models import Inspection, Normalisation, inspect_checkpoint
-from pwoa.models.folder import Held, find_folder, holds_model, read_folder
+from pwoa.models.folder import CARD, Held, find_folder, holds_model, read_folder
 from pwoa.recipe import Threat, load_recipe
+from pwoa.report.card import recorded
 from pwoa.report.table import attack_name
 from pwoa.run import Run
 from pwoa.words import counted
@@ -25,7 +26,10 @@ def inspected(name: str | Path, kept: float | None = None) -> tuple[Rows, tuple[
         found = inspect_checkpoint(name, kept)
         return inspection_rows(found), found.warnings
     rows = _run_rows(run) if run.started else [("folder", str(name))]
-    return rows + (_model_rows(read_folder(find_folder(name), str(name))) if holds_model(name) else []), ()
+    if holds_model(name):
+        folder = find_folder(name)
+        rows += ([] if run.started else _card_rows(folder / CARD)) + _model_rows(read_folder(folder, str(name)))
+    return rows, ()
 
 
 def inspection_rows(found: Inspection) -> Rows:
@@ -66,6 +70,16 @@ def _run_rows(run: Run) -> Rows:
         rows += [(f"{name} in %", _accuracies(scores)) for name, scores in own.items() if scores]
         rows.append(("test images", f"{result['images']:,}"))
     return rows
+
+
+def _card_rows(card: Path) -> Rows:
+    """What the card of a model folder says was measured."""
+    text = card.read_text(encoding="utf-8", errors="replace") if card.is_file() else ""
+    images, accuracy = recorded(text)
+    if not accuracy:
+        return []
+    found = ", ".join(f"{attack} {value:.2f}" for attack, value in accuracy.items())
+    return [("accuracy in %", f"{found} (by its card)"), ("test images", images)]
 
 
 def _model_rows(held: Held) -> Rows:
