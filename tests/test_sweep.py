@@ -256,7 +256,16 @@ def test_what_a_run_chose_itself_makes_it_no_other(tmp_path: Path) -> None:
     assert [row["architecture"] for row in sweep(path, tmp_path / "runs").rows] == ["lenet"]
 
 
-def test_ctrl_c_stops_the_runs_to_be_resumed(tmp_path: Path, digits: str) -> None:
+@pytest.mark.parametrize(
+    ("number", "code", "line"),
+    [
+        (signal.SIGINT, 130, "stopped; the same command goes on\n"),
+        (signal.SIGTERM, 143, "ended by SIGTERM; start the same command again to go on\n"),
+    ],
+)
+def test_ctrl_c_and_sigterm_stop_the_runs_to_be_resumed(
+    tmp_path: Path, digits: str, number: signal.Signals, code: int, line: str
+) -> None:
     path = write(tmp_path, QUICK + digits + '"training.checkpoint_seconds" = 0\n[grid]\nfinetune.epochs = [2000]\n')
     command = [sys.executable, "-m", "pwoa", "sweep", str(path), "--out", str(tmp_path / "runs")]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
@@ -264,9 +273,9 @@ def test_ctrl_c_stops_the_runs_to_be_resumed(tmp_path: Path, digits: str) -> Non
     while not checkpoint.exists():
         assert process.poll() is None, process.communicate()
         time.sleep(0.05)
-    process.send_signal(signal.SIGINT)
+    process.send_signal(number)
     out, err = process.communicate(timeout=60)
-    assert process.returncode == 130, err
-    assert "stopped; the same command goes on" in out
+    assert process.returncode == code, err
+    assert (out + err).endswith(line)
     assert "Traceback" not in err
     assert "stopped; the same command" in (tmp_path / "runs" / "epochs=2000.log").read_text()

@@ -14,6 +14,7 @@ from threading import Event, Timer, current_thread, main_thread
 
 import torch
 
+from pwoa.errors import Terminated
 from pwoa.sweep.task import Task
 from pwoa.words import counted
 
@@ -72,7 +73,7 @@ def run_here(tasks: Sequence[Task], ended: Callable[[Task, str | None], None], j
             kill()
         else:
             stopping.set()
-            raise KeyboardInterrupt
+            raise Terminated if number == signal.SIGTERM else KeyboardInterrupt
 
     pool = ThreadPoolExecutor(len(places))
     last = Timer(PATIENCE, kill)
