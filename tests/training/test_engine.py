@@ -114,19 +114,36 @@ def test_averaged_weights_are_the_average_of_the_steps(
     tmp_path: Path, tiny_teacher: nn.Module, tiny_data: Data, quick: Make
 ) -> None:
     """One epoch, decay 0.5: replayed by hand from the weights after each step."""
-    average = {name: value.clone() for name, value in tiny_teacher.state_dict().items()}
+    average = {name: value.detach().clone() for name, value in tiny_teacher.named_parameters()}
 
     class Recorder(Classify):
         def after_step(self) -> None:
-            for name, value in self.model.state_dict().items():
-                if value.is_floating_point():
-                    average[name].lerp_(value, 0.5)
+            for name, value in self.model.named_parameters():
+                average[name].lerp_(value.detach(), 0.5)
 
     recipe = quick(training__average=0.5)
     engine_for(tmp_path, tiny_teacher, [Recorder(tiny_teacher, epochs=1)], tiny_data, recipe).train()
-    for name, value in tiny_teacher.state_dict().items():
-        if value.is_floating_point():
-            torch.testing.assert_close(value, average[name])
+    for name, value in tiny_teacher.named_parameters():
+        torch.testing.assert_close(value.detach(), average[name])
+
+
+def test_averaged_weights_have_normalisation_statistics_of_their_own(
+    tmp_path: Path, tiny_teacher: Any, tiny_data: Data, quick: Make
+) -> None:
+    """Those of the training images as they are, with the averaged weights, and not an average of statistics."""
+    recipe = quick(training__average=0.9, training__batch=36)
+    stage = Classify(tiny_teacher, epochs=2, learning_rate=0.5)
+    engine = engine_for(tmp_path, tiny_teacher, [stage], tiny_data, recipe)
+    engine.train()
+    x = engine.material.images.batch(engine.material.train)[0]
+    with torch.no_grad():
+        inside = [tiny_teacher.conv(part) for part in x.split(36)]
+    torch.testing.assert_close(
+        tiny_teacher.norm.running_var, torch.stack([part.var((0, 2, 3)) for part in inside]).mean(0)
+    )
+    torch.testing.assert_close(
+        tiny_teacher.norm.running_mean, torch.stack([part.mean((0, 2, 3)) for part in inside]).mean(0)
+    )
 
 
 def test_a_loss_that_is_not_finite_stops_the_run(

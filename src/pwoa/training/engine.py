@@ -19,14 +19,16 @@ from pwoa.recipe import TrainingRecipe
 from pwoa.run import Run
 from pwoa.training.average import Average
 from pwoa.training.fast import Recorder, compiled
-from pwoa.training.groups import Plan, grouped
+from pwoa.training.groups import Plan, estimate_statistics, grouped
 from pwoa.training.material import Material
 from pwoa.training.meter import Meter
 from pwoa.training.optimizer import make_optimizer, resume_optimizer
 from pwoa.training.processes import Processes
 from pwoa.training.stage import Batch, Stage
-from pwoa.training.steps import Steps, loss_of
+from pwoa.training.steps import Steps, loss_of, precision
 
+STATISTICS = 8192
+"""On how many training images, at most, the normalisation statistics of averaged weights are taken."""
 Probe = Callable[[], Mapping[str, float]]
 """Measures something of the model after each epoch, for the record."""
 
@@ -111,6 +113,8 @@ class Engine:
             line["train"] = self._train_epoch(stage, number, epoch, steps)
             self.processes.average([*average.values, *_buffers(self.model)])
             with average.applied():
+                if average.values:
+                    self._estimate_statistics()
                 line["validation"] = self._validate(stage)
                 line |= self.probe()
                 self._check_finite(line, stage.section or stage.name)
@@ -145,14 +149,26 @@ class Engine:
     def _validate(self, stage: Stage) -> dict[str, float]:
         self.model.eval()
         meter = Meter()
-        size = max(self.recipe.batch // self.plan.parts, min(self.recipe.group, self.recipe.batch))
-        batches = torch.split(self.material.validation, size)
+        batches = torch.split(self.material.validation, self._at_a_time)
         among = self.processes if len(batches) >= self.processes.count else Processes()
         for index in batches[among.rank :: among.count]:
             x, y = self.material.images.batch(index)
             meter.add(loss_of(stage, Batch(x, y, index), self.recipe), y)
             meter.count(len(y))
         return meter.means(among)
+
+    def _estimate_statistics(self) -> None:
+        """Batch normalisation for the weights as they are, by training images as they are."""
+        size = self._at_a_time
+        some = self.material.train[: max(min(len(self.material.train), STATISTICS) // size, 1) * size]
+        batches = (self.material.images.batch(index)[0] for index in torch.split(some, size))
+        with precision(self.recipe, self.device), self.plan.undivided():
+            estimate_statistics(self.model, batches)
+
+    @property
+    def _at_a_time(self) -> int:
+        """So many images fit into memory."""
+        return max(self.recipe.batch // self.plan.parts, min(self.recipe.group, self.recipe.batch))
 
     def _learning_rate(self, stage: Stage, step: int) -> float:
         """Cosine from the stage's learning rate to 0, per step."""

@@ -3,11 +3,14 @@
 HSIC is estimated over groups of 128 images, the published batch; here batch normalisation is too. Then a batch of
 1,024 images, the same batch in four parts on a small card, and the same batch over eight processes have the same
 statistics. Running statistics take the mean over the groups of a batch.
+
+Averaged weights need statistics of their own: the noise that averaging takes out of the weights is missing in what they
+compute, so that the averaged statistics of the weights on the way are too large, layer upon layer.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -35,6 +38,15 @@ class Plan:
         share = momentum / self.parts
         return share / (1 - (self.parts - 1 - self.part) * share)
 
+    @contextmanager
+    def undivided(self) -> Iterator[None]:
+        """While inside, what comes is a whole batch."""
+        kept, (self.part, self.parts) = (self.part, self.parts), (0, 1)
+        try:
+            yield
+        finally:
+            self.part, self.parts = kept
+
 
 @contextmanager
 def grouped(model: nn.Module, plan: Plan) -> Iterator[None]:
@@ -50,6 +62,34 @@ def grouped(model: nn.Module, plan: Plan) -> Iterator[None]:
         for layer in layers:
             layer.__class__ = plain[type(layer)]
             del layer.__dict__["plan"]
+
+
+@torch.no_grad()
+def estimate_statistics(model: nn.Module, batches: Iterable[Tensor]) -> None:
+    """Let the running statistics of a model be the means over these batches, with its weights as they are."""
+    kinds = (nn.BatchNorm1d, nn.BatchNorm2d)
+    layers = [each for each in model.modules() if isinstance(each, kinds) and each.running_mean is not None]
+    if not layers:
+        return
+    kept = [(layer.momentum, layer.num_batches_tracked) for layer in layers]
+    model.eval()
+    for layer in layers:
+        layer.train()
+        layer.num_batches_tracked = None
+    try:
+        for number, x in enumerate(batches, 1):
+            for layer in layers:
+                layer.momentum = 1 / number
+            for network in networks(model):
+                network(x)
+    finally:
+        for layer, (momentum, tracked) in zip(layers, kept, strict=True):
+            layer.momentum, layer.num_batches_tracked = momentum, tracked
+
+
+def networks(model: nn.Module) -> list[nn.Module]:
+    """The networks that are trained: the model, or each of several in a ModuleDict."""
+    return list(model.values()) if isinstance(model, nn.ModuleDict) else [model]
 
 
 class _Grouped:
