@@ -25,6 +25,7 @@ from pwoa.objectives import bottleneck
 from pwoa.progress import Progress
 from pwoa.recipe import Recipe
 from pwoa.training import Batch, Material
+from pwoa.training.groups import Plan, grouped
 
 Make = Callable[..., Recipe]
 CPU = torch.device("cpu")
@@ -60,7 +61,9 @@ def losses(
     with stage.running():
         total = float(stage.robust_loss(batch, recipe.threat).total)
     stage.trained.load_state_dict(before)
-    said = {"natural": model(batch.x), "adversarial": model(moved(batch)), "y": batch.y, "x_adv": moved(batch)}
+    natural, adversarial = model(torch.cat([batch.x, moved(batch)])).chunk(2)
+    said = {"natural": natural, "together": adversarial, "adversarial": model(moved(batch))}
+    said |= {"y": batch.y, "x_adv": moved(batch)}
     if isinstance(stage, Lbgat):
         said["guide"] = stage.trained.train()["guide"](batch.x)  # type: ignore[index]
     return total, said
@@ -81,7 +84,7 @@ def test_trades_adds_the_divergence(
     tiny_teacher: nn.Module, tiny_data: Data, quick: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     total, said = losses("trades", tiny_teacher, tiny_data, quick(pretrain__beta=3.0), monkeypatch)
-    apart = kl(said["natural"], said["adversarial"]).mean()
+    apart = kl(said["natural"], said["together"]).mean()
     assert float(apart) > 1e-4
     assert total == pytest.approx(float(F.cross_entropy(said["natural"], said["y"]) + 3 * apart), rel=1e-4)
 
@@ -91,9 +94,30 @@ def test_mart_weighs_by_how_unsure_the_model_is(
 ) -> None:
     total, said = losses("mart", tiny_teacher, tiny_data, quick(pretrain__beta=5.0), monkeypatch)
     sure = F.softmax(said["natural"], 1)[torch.arange(20), said["y"]]
-    apart = (kl(said["natural"], said["adversarial"]) * (1 - sure)).mean()
-    expected = boosted_cross_entropy(said["adversarial"], said["y"]) + 5 * apart
+    apart = (kl(said["natural"], said["together"]) * (1 - sure)).mean()
+    expected = boosted_cross_entropy(said["together"], said["y"]) + 5 * apart
     assert total == pytest.approx(float(expected), rel=1e-4)
+
+
+def test_natural_and_adversarial_images_are_normalised_together(tiny_data: Data, quick: Make) -> None:
+    """Else a shift of all images, which an attacker can make, would be taken out again, and seem to do nothing."""
+    model = nn.Sequential(nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.Flatten(), nn.Linear(64, 3))
+    stage, batch = stage_of("trades", model, tiny_data, quick())
+    assert torch.allclose(model(batch.x), model(batch.x + 0.3), atol=1e-4)
+    natural, shifted = stage.both(batch.x, batch.x + 0.3)
+    assert float((natural - shifted).detach().abs().mean()) > 0.1
+    expected = model(torch.cat([batch.x, batch.x + 0.3]))
+    torch.testing.assert_close(torch.cat([natural, shifted]), expected)
+
+
+def test_each_group_has_as_many_natural_images_as_adversarial_ones(tiny_data: Data, quick: Make) -> None:
+    model = nn.Sequential(nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.Flatten(), nn.Linear(64, 3))
+    stage, batch = stage_of("trades", model, tiny_data, quick())
+    with grouped(model, Plan(8)):
+        natural, shifted = stage.both(batch.x, batch.x + 0.3)
+    parts = [model(torch.cat([x, x + 0.3])).chunk(2) for x in batch.x.split(4)]
+    torch.testing.assert_close(natural, torch.cat([part[0] for part in parts]), atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(shifted, torch.cat([part[1] for part in parts]), atol=1e-4, rtol=1e-4)
 
 
 def test_boosted_cross_entropy_has_a_margin() -> None:
@@ -107,8 +131,9 @@ def test_lbgat_follows_its_guide(
     tiny_teacher: nn.Module, tiny_data: Data, quick: Make, monkeypatch: pytest.MonkeyPatch, beta: float
 ) -> None:
     total, said = losses("lbgat", tiny_teacher, tiny_data, quick(pretrain__beta=beta), monkeypatch)
-    expected = (said["adversarial"] - said["guide"]).square().mean() + F.cross_entropy(said["guide"], said["y"])
-    expected = expected + beta * kl(said["natural"], said["adversarial"]).mean()
+    adversarial = said["together" if beta else "adversarial"]
+    expected = (adversarial - said["guide"]).square().mean() + F.cross_entropy(said["guide"], said["y"])
+    expected = expected + beta * kl(said["natural"], adversarial).mean()
     assert total == pytest.approx(float(expected), rel=1e-3)
 
 

@@ -70,7 +70,8 @@ Make = Callable[..., Recipe]
 
 def test_a_stage_is_called_in_order(tmp_path: Path, tiny_teacher: nn.Module, tiny_data: Data, quick: Make) -> None:
     stage = Classify(tiny_teacher)
-    engine_for(tmp_path, tiny_teacher, [stage], tiny_data, quick(training__batch=36)).train()
+    recipe = quick(training__batch=36, training__average=0.0)
+    engine_for(tmp_path, tiny_teacher, [stage], tiny_data, recipe).train()
     epoch = ["loss", "backward", "step"] * 2 + ["validate"]
     assert stage.calls == ["begin", "epoch 0", *epoch, "epoch 1", *epoch]
     assert [set(parts) for parts in stage.validation] == [{"loss", "classification", "accuracy"}] * 2
@@ -130,7 +131,7 @@ def test_averaged_weights_are_the_average_of_the_steps(
 def test_averaged_weights_have_normalisation_statistics_of_their_own(
     tmp_path: Path, tiny_teacher: Any, tiny_data: Data, quick: Make
 ) -> None:
-    """Those of the training images as they are, with the averaged weights, and not an average of statistics."""
+    """Those of what the stage does with training images and the averaged weights, and not an average of statistics."""
     recipe = quick(training__average=0.9, training__batch=36)
     stage = Classify(tiny_teacher, epochs=2, learning_rate=0.5)
     engine = engine_for(tmp_path, tiny_teacher, [stage], tiny_data, recipe)

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from pwoa.training.groups import Plan, estimate_statistics, grouped
+from pwoa.training.groups import Plan, grouped, statistics_anew
 
 
 def net(**settings: Any) -> nn.Sequential:
@@ -103,10 +103,13 @@ def test_a_batch_that_is_no_whole_number_of_groups_is_refused() -> None:
 
 
 @pytest.mark.parametrize("settings", [{}, {"momentum": None}, {"momentum": 0.3}])
-def test_estimated_statistics_are_means_over_the_batches(settings: dict[str, Any]) -> None:
-    model, x = nn.Sequential(nn.BatchNorm2d(2, **settings), nn.Dropout(0.5)), batch(12).float()
+def test_new_statistics_are_means_over_the_passes(settings: dict[str, Any]) -> None:
+    model, x = nn.Sequential(nn.BatchNorm2d(2, **settings)), batch(12).float()
+    model(10 * x)
     before = copy.deepcopy(model.state_dict())
-    estimate_statistics(model, x.split(4))
+    with statistics_anew(model):
+        for part in x.split(4):
+            model(part)
     after = model.state_dict()
     means = torch.stack([part.mean((0, 2, 3)) for part in x.split(4)]).mean(0)
     variances = torch.stack([part.var((0, 2, 3)) for part in x.split(4)]).mean(0)
@@ -117,19 +120,15 @@ def test_estimated_statistics_are_means_over_the_batches(settings: dict[str, Any
     assert model[0].momentum == settings.get("momentum", 0.1)
 
 
-def test_statistics_are_estimated_in_groups_however_a_batch_was_cut_up() -> None:
+def test_new_statistics_are_taken_in_groups_however_a_batch_was_cut_up() -> None:
     model, plan, x = net(), Plan(4, part=1, parts=2), batch(24)
-    with grouped(model, plan), plan.undivided():
-        estimate_statistics(model, x.split(8))
+    with grouped(model, plan), plan.undivided(), statistics_anew(model):
+        for part in x.split(8):
+            model(part)
     assert (plan.part, plan.parts) == (1, 2)
     expected = net()
-    estimate_statistics(expected, x.split(4))
+    with statistics_anew(expected):
+        for part in x.split(4):
+            expected(part)
     for name, value in expected.state_dict().items():
         assert torch.allclose(model.state_dict()[name], value, atol=1e-6), name
-
-
-def test_each_of_several_networks_gets_its_statistics() -> None:
-    both = nn.ModuleDict({"one": nn.BatchNorm2d(2), "two": nn.BatchNorm2d(2)})
-    estimate_statistics(both, [batch(8).float()])
-    for layer in both.values():
-        assert torch.allclose(layer.running_mean, batch(8).float().mean((0, 2, 3)))

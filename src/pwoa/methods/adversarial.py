@@ -69,6 +69,16 @@ class RobustTraining(Stage):
         with under_attack(self._model):
             return pgd(self._logits, batch.x, batch.y, threat, self._recipe.steps, loss=loss, start=start)
 
+    def both(self, x: Tensor, adversarial: Tensor) -> tuple[Tensor, Tensor]:
+        """The logits of natural images and of their adversarial ones, in one pass.
+
+        So batch normalisation has the same statistics for both, as in evaluation. With statistics of their own, what
+        an attack does to the mean of a layer is taken out again, and the model becomes robust in training mode only.
+        """
+        pairs = torch.stack([x, adversarial], 1).flatten(0, 1)  # neighbours, so that a group has as many of both
+        logits = self._logits(pairs)
+        return logits[0::2], logits[1::2]
+
     def furthest(self, batch: Batch, threat: Threat) -> Tensor:
         """Examples on which the model in eval mode says something else than on the natural images, found by PGD."""
         with torch.no_grad(), evaluating(self._model):

@@ -29,11 +29,12 @@ class Lbgat(RobustTraining):
     def robust_loss(self, batch: Batch, threat: Threat) -> Loss:
         beta = self._recipe.beta
         adversarial = self.furthest(batch, threat) if beta else self.attacked(batch, threat)
-        guide, logits = self._guide(batch.x), self._logits(adversarial)
+        said = self.both(batch.x, adversarial) if beta else None
+        guide, logits = self._guide(batch.x), said[1] if said else self._logits(adversarial)
         apart = F.mse_loss(logits.float(), guide.float())
         natural = F.cross_entropy(guide.float(), batch.y)
         parts, total = {"boundary": apart, "guide": natural}, apart + natural
-        if beta:
-            parts["divergence"] = divergence(self._logits(batch.x), logits).mean()
+        if said:
+            parts["divergence"] = divergence(*said).mean()
             total = total + beta * parts["divergence"]
         return Loss(total, parts, logits)

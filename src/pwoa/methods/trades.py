@@ -13,8 +13,7 @@ class Trades(RobustTraining):
     """CE(f(x), y) + β KL(f(x) ‖ f(x_adv)), with x_adv found by PGD on that divergence."""
 
     def robust_loss(self, batch: Batch, threat: Threat) -> Loss:
-        adversarial = self.furthest(batch, threat)
-        logits = self._logits(batch.x)
+        logits, adversarial = self.both(batch.x, self.furthest(batch, threat))
         natural = F.cross_entropy(logits.float(), batch.y)
-        apart = divergence(logits, self._logits(adversarial)).mean()
+        apart = divergence(logits, adversarial).mean()
         return Loss(natural + self._recipe.beta * apart, {"natural": natural, "divergence": apart}, logits)

@@ -19,16 +19,16 @@ from pwoa.recipe import TrainingRecipe
 from pwoa.run import Run
 from pwoa.training.average import Average
 from pwoa.training.fast import Recorder, compiled
-from pwoa.training.groups import Plan, estimate_statistics, grouped
+from pwoa.training.groups import Plan, grouped, layers_with_statistics, statistics_anew
 from pwoa.training.material import Material
 from pwoa.training.meter import Meter
 from pwoa.training.optimizer import make_optimizer, resume_optimizer
 from pwoa.training.processes import Processes
 from pwoa.training.stage import Batch, Stage
-from pwoa.training.steps import Steps, loss_of, precision
+from pwoa.training.steps import Steps, loss_of
 
-STATISTICS = 8192
-"""On how many training images, at most, the normalisation statistics of averaged weights are taken."""
+STATISTICS = 2048
+"""How many training images, at most, the normalisation statistics of averaged weights are taken on."""
 Probe = Callable[[], Mapping[str, float]]
 """Measures something of the model after each epoch, for the record."""
 
@@ -113,8 +113,8 @@ class Engine:
             line["train"] = self._train_epoch(stage, number, epoch, steps)
             self.processes.average([*average.values, *_buffers(self.model)])
             with average.applied():
-                if average.values:
-                    self._estimate_statistics()
+                if average.values and layers_with_statistics(self.model):
+                    self._take_statistics(stage)
                 line["validation"] = self._validate(stage)
                 line |= self.probe()
                 self._check_finite(line, stage.section or stage.name)
@@ -157,13 +157,15 @@ class Engine:
             meter.count(len(y))
         return meter.means(among)
 
-    def _estimate_statistics(self) -> None:
-        """Batch normalisation for the weights as they are, by training images as they are."""
+    @torch.no_grad()
+    def _take_statistics(self, stage: Stage) -> None:
+        """Batch normalisation for the weights as they are, by what the stage makes of some training images."""
         size = self._at_a_time
         some = self.material.train[: max(min(len(self.material.train), STATISTICS) // size, 1) * size]
-        batches = (self.material.images.batch(index)[0] for index in torch.split(some, size))
-        with precision(self.recipe, self.device), self.plan.undivided():
-            estimate_statistics(self.model, batches)
+        self.model.train()
+        with statistics_anew(self.model), self.plan.undivided():
+            for index in torch.split(some, size):
+                loss_of(stage, Batch(*self.material.images.batch(index), index), self.recipe)
 
     @property
     def _at_a_time(self) -> int:

@@ -16,7 +16,6 @@ from torch.utils._triton import has_triton
 
 from pwoa.devices import float32_products
 from pwoa.errors import InputError, first_line
-from pwoa.training.groups import networks
 
 BACKEND = "inductor"
 PROGRAMS = 256
@@ -65,7 +64,7 @@ def compiled(model: nn.Module) -> Iterator[None]:
 
 def _parts(model: nn.Module) -> Iterator[nn.Module]:
     """What is compiled on its own: blocks, and normalisation between them; or whole networks."""
-    for network in networks(model):
+    for network in model.values() if isinstance(model, nn.ModuleDict) else [model]:
         named = (getattr(module, "block", None) for module in network.modules())
         kinds = tuple({kind for kind in named if isinstance(kind, type)})
         blocks = [module for module in network.modules() if isinstance(module, kinds)]

@@ -10,7 +10,7 @@ compute, so that the averaged statistics of the weights on the way are too large
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -64,32 +64,24 @@ def grouped(model: nn.Module, plan: Plan) -> Iterator[None]:
             del layer.__dict__["plan"]
 
 
-@torch.no_grad()
-def estimate_statistics(model: nn.Module, batches: Iterable[Tensor]) -> None:
-    """Let the running statistics of a model be the means over these batches, with its weights as they are."""
+def layers_with_statistics(model: nn.Module) -> list[nn.BatchNorm1d | nn.BatchNorm2d]:
+    """The batch normalisation layers that keep running statistics."""
     kinds = (nn.BatchNorm1d, nn.BatchNorm2d)
-    layers = [each for each in model.modules() if isinstance(each, kinds) and each.running_mean is not None]
-    if not layers:
-        return
+    return [each for each in model.modules() if isinstance(each, kinds) and each.num_batches_tracked is not None]
+
+
+@contextmanager
+def statistics_anew(model: nn.Module) -> Iterator[None]:
+    """While inside, passes in training mode give a model new running statistics: their means over the passes."""
+    layers = layers_with_statistics(model)
     kept = [(layer.momentum, layer.num_batches_tracked) for layer in layers]
-    model.eval()
     for layer in layers:
-        layer.train()
-        layer.num_batches_tracked = None
+        layer.momentum, layer.num_batches_tracked = None, torch.zeros_like(layer.get_buffer("num_batches_tracked"))
     try:
-        for number, x in enumerate(batches, 1):
-            for layer in layers:
-                layer.momentum = 1 / number
-            for network in networks(model):
-                network(x)
+        yield
     finally:
         for layer, (momentum, tracked) in zip(layers, kept, strict=True):
             layer.momentum, layer.num_batches_tracked = momentum, tracked
-
-
-def networks(model: nn.Module) -> list[nn.Module]:
-    """The networks that are trained: the model, or each of several in a ModuleDict."""
-    return list(model.values()) if isinstance(model, nn.ModuleDict) else [model]
 
 
 class _Grouped:
@@ -124,11 +116,12 @@ class _Grouped:
         layer: nn.BatchNorm2d = self  # type: ignore[assignment]
         if layer.running_mean is None or layer.running_var is None:
             return
-        momentum = plan.momentum(layer.momentum or 0.0)
-        layer.running_mean.lerp_(mean.mean(0).flatten(), momentum)
-        layer.running_var.lerp_(variance.mean(0).flatten() * (values / max(values - 1, 1)), momentum)
         if plan.part == 0 and layer.num_batches_tracked is not None:
             layer.num_batches_tracked += 1
+        every = 1 / float(layer.num_batches_tracked or 1) if layer.momentum is None else layer.momentum
+        momentum = plan.momentum(every)
+        layer.running_mean.lerp_(mean.mean(0).flatten(), momentum)
+        layer.running_var.lerp_(variance.mean(0).flatten() * (values / max(values - 1, 1)), momentum)
 
 
 class _Grouped1d(_Grouped, nn.BatchNorm1d):

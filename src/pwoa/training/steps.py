@@ -27,14 +27,10 @@ FIRST = 2
 
 def loss_of(stage: Stage, batch: Batch, recipe: TrainingRecipe) -> Loss:
     """The stage's loss, in the precision of the mode."""
-    with precision(recipe, batch.x.device):
-        return stage.loss(batch)
-
-
-def precision(recipe: TrainingRecipe, device: torch.device) -> torch.autocast:
-    """The precision of the mode."""
+    fast = recipe.mode == "fast"
     # Casts that are kept from one call to the next would not be a part of a graph.
-    return torch.autocast(device.type, dtype=torch.bfloat16, enabled=recipe.mode == "fast", cache_enabled=False)
+    with torch.autocast(batch.x.device.type, dtype=torch.bfloat16, enabled=fast, cache_enabled=False):
+        return stage.loss(batch)
 
 
 class Steps:
