@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from pwoa.report.measured import engine_table, oracle_table, with_tables
+from pwoa.report.measured import engine_table, oracle_table, speed_table, with_tables
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
 def test_the_readme_shows_what_was_measured() -> None:
     text = (ROOT / "README.md").read_text(encoding="utf-8")
-    assert text.count("<!-- measured: ") == 3
+    assert text.count("<!-- measured: ") == 4
     assert with_tables(text, ROOT / "results") == text  # else: python scripts/update_readme.py
 
 
@@ -62,3 +62,22 @@ def test_the_engines_table_has_the_modes_and_the_whole_run(tmp_path: Path) -> No
     assert "| exact | 0.6269 | 79.1 | 47.2 | 76 s |\n| fast | 0.6269 | 79.1 | 47.2 | 6 s |" in table
     assert "50 + 100 epochs, in batches of 512" in table
     assert "take 223 s in mode fast" in table
+
+
+def test_the_table_of_speed_compares_with_the_baseline_of_the_same_network(tmp_path: Path) -> None:
+    shared = {"device": "GPU", "peak_fraction": 0.2}
+    rows = [
+        {**shared, "network": network, "loop": loop, "batch": 128, "hsic": hsic, "seconds_per_epoch": seconds}
+        for network, loop, hsic, seconds in [
+            ("small", "baseline", False, 9.0),
+            ("small", "baseline", True, 100.0),
+            ("small", "ours", False, 1.0),
+            ("small", "ours", True, 1.25),
+            ("large", "baseline", False, 40.0),
+            ("large", "baseline", True, 400.0),
+        ]
+    ]
+    (tmp_path / "speed.json").write_text(json.dumps(rows))
+    table = speed_table(tmp_path / "speed.json")
+    assert "| small | ours | 128 | 1 s (9×) | 1.25 s (80×) | 25 % | 20 % |" in table
+    assert "| large | baseline | 128 | 40 s | 400 s | 900 % | 20 % |" in table

@@ -22,6 +22,7 @@ def with_tables(text: str, results: Path) -> str:
         "mnist": lambda: mnist_table(results / "mnist-rate4.json"),
         "autoattack": lambda: oracle_table(results / "autoattack-oracle.json"),
         "engine": lambda: engine_table(results / "engine.json"),
+        "speed": lambda: speed_table(results / "speed.json"),
     }
 
     def block(match: re.Match[str]) -> str:
@@ -86,6 +87,25 @@ def engine_table(path: Path) -> str:
         f"images ({whole['first_epoch_seconds']:.0f} s for the first epoch, in which the "
         f"network is compiled, {whole['median_epoch_seconds']:.2f} s for the others): natural {whole['natural']}, "
         f"PGD-20 {whole['pgd20']}, where the teacher has {teacher['natural']} and {teacher['pgd20']}."
+    )
+
+
+def speed_table(path: Path) -> str:
+    """results/speed.json as Markdown: one row a network and batch; in brackets how many times faster than the baseline."""
+    rows = json.loads(path.read_text(encoding="utf-8"))
+    head = ["network", "loop", "batch", "without HSIC", "with HSIC", "HSIC adds", "share of the peak"]
+    lines = [_line(head), _line(["---"] * len(head))]
+    for network, loop, batch in dict.fromkeys((row["network"], row["loop"], row["batch"]) for row in rows):
+        own = {row["hsic"]: row for row in rows if (row["network"], row["loop"], row["batch"]) == (network, loop, batch)}
+        base = {row["hsic"]: row for row in rows if (row["network"], row["loop"]) == (network, "baseline")}
+        seconds = {hsic: row["seconds_per_epoch"] for hsic, row in own.items()}
+        times = {hsic: base[hsic]["seconds_per_epoch"] / value for hsic, value in seconds.items()}
+        cells = [f"{seconds[hsic]:.3g} s" + (f" ({times[hsic]:.3g}×)" if loop == "ours" else "") for hsic in seconds]
+        more = f"{100 * (seconds[True] / seconds[False] - 1):.0f} %"
+        lines.append(_line([network, loop, f"{batch:,}", *cells, more, f"{100 * own[False]['peak_fraction']:.0f} %"]))
+    return (
+        f"Seconds for an epoch of distillation with ADMM (50,000 images, {rows[0]['device']}), and in brackets how many "
+        "times faster than the baseline in the same run:\n\n" + "\n".join(lines)
     )
 
 
