@@ -138,9 +138,9 @@ def _print_scores(scores: Any, title: str) -> None:
     from rich.markup import escape
 
     from pwoa.evaluation.record import written
-    from pwoa.report.table import evaluation_table, score_rows
+    from pwoa.report.table import evaluation_table, norm_name, score_rows
 
-    norm = {"linf": "l∞"}.get(scores.threat.norm, scores.threat.norm)
+    norm = norm_name(scores.threat.norm)
     print()
     console().print(evaluation_table(score_rows(scores), escape(f"{title}{norm} {written(scores.threat)}")))
     for finding in scores.findings:

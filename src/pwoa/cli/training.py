@@ -210,9 +210,9 @@ def _leave_to_the_first() -> NoReturn:
 
 
 def _print_result(models: dict[str, dict[str, float]], images: int, threat: Any) -> None:
-    from pwoa.report.table import result_table
+    from pwoa.report.table import norm_name, result_table
 
-    title = f"Accuracy in % on {counted(images, 'test image')}, {threat.norm} {threat.radius:.4g}"
+    title = f"Accuracy in % on {counted(images, 'test image')}, {norm_name(threat.norm)} {threat.radius:.4g}"
     print()
     console().print(result_table(models, images, title))
 

@@ -11,7 +11,7 @@ from typing import Any
 from pwoa.evaluation.record import written
 from pwoa.models.hub import PREFIX
 from pwoa.recipe import Recipe, Threat, to_toml
-from pwoa.report.table import attack_name
+from pwoa.report.table import attack_name, norm_name
 from pwoa.words import counted
 
 HERE = 'from_pretrained("."'
@@ -165,9 +165,8 @@ def _threat(given: Mapping[str, Any] | None) -> str:
     if not given:
         return ""
     threat = Threat(**given)
-    norm = {"linf": "l∞", "l2": "l2"}[threat.norm]
     step = written(Threat(threat.norm, threat.step, threat.step))
-    return f" Threat: {norm}, radius {written(threat)}, step {step}."
+    return f" Threat: {norm_name(threat.norm)}, radius {written(threat)}, step {step}."
 
 
 def _size(sparsity: Sequence[Mapping[str, Any]]) -> str:

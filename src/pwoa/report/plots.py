@@ -8,11 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from pwoa.errors import InputError
-from pwoa.report.table import attack_name
+from pwoa.report.table import attack_name, norm_name
 
 _COLOURS = ("#4c72b0", "#c44e52", "#55a868", "#8172b3", "#dd8452", "#64b5cd", "#937860", "#8c8c8c")
 _MARKS = "os^Dv<>"
-_NORMS = {"linf": "l∞", "l2": "l2"}
 _LETTERS = 80  # side by side below the axes
 
 
@@ -57,7 +56,7 @@ def security_curve(
             low, high = zip(*(intervals[name][place] for place in order), strict=True)
             axes.fill_between(x, low, high, color=look["color"], alpha=0.15, linewidth=0)
     axes.set_xticks(*_labels(x, norm))
-    axes.set_xlabel(f"{_NORMS.get(norm, norm)} radius")
+    axes.set_xlabel(f"{norm_name(norm)} radius")
     axes.set_ylim(0, 100)
     axes.grid(axis="y", color="#e5e5e5", linewidth=0.8)
     axes.set_axisbelow(True)

@@ -65,6 +65,11 @@ def score_rows(scores: Scores) -> list[Row]:
     return rows
 
 
+def norm_name(norm: str) -> str:
+    """A norm as people write it."""
+    return {"linf": "l∞"}.get(norm, norm)
+
+
 def accuracy_table(rows: Mapping[str, Mapping[str, float]], title: str = "") -> Table:
     """One row a model, one column an attack."""
     table = _table(title, [attack_name(attack) for attack in next(iter(rows.values()))])
