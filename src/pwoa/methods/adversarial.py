@@ -73,7 +73,7 @@ class RobustTraining(Stage):
         """The logits of natural images and of their adversarial ones, in one pass.
 
         So batch normalisation has the same statistics for both, as in evaluation. With statistics of their own, what
-        an attack does to the mean of a layer is taken out again, and the model becomes robust in training mode only.
+        an attack does to the mean of a layer is taken out again in training mode.
         """
         pairs = torch.stack([x, adversarial], 1).flatten(0, 1)  # neighbours, so that a group has as many of both
         logits = self._logits(pairs)
