@@ -164,8 +164,9 @@ class ApdRecipe:
 class PretrainRecipe:
     """Robust training from scratch. `steps` of `step` (0: a quarter of the radius) attack each batch.
 
-    `beta` weighs the divergence of TRADES, MART and LBGAT. Over the first `growing` epochs the radius grows to
-    that of the threat. `lite` trains a Lite network: the same depth, and filters for that many times fewer parameters.
+    `beta` weighs the divergence of TRADES, MART and LBGAT. Over the first `warmup` epochs the learning rate rises from
+    0; over the first `growing` epochs the radius grows to that of the threat. `lite` trains a Lite network: the same
+    depth, and filters for that many times fewer parameters.
     """
 
     epochs: int = _number(36, low=1)
@@ -173,6 +174,7 @@ class PretrainRecipe:
     steps: int = _number(10, low=1)
     step: float = _number(0.0, low=0)
     beta: float = _number(6.0, low=0)
+    warmup: int = _number(0, low=0)
     growing: int = _number(0, low=0)
     lite: float = _number(1.0, low=1)
 

@@ -87,6 +87,18 @@ def test_the_learning_rate_follows_a_cosine(
     assert rates == pytest.approx([0.05 * (1 + math.cos(math.pi * epoch / 4)) for epoch in range(4)])
 
 
+def test_a_stage_that_warms_up_begins_with_small_steps(
+    tmp_path: Path, tiny_teacher: nn.Module, tiny_data: Data, quick: Make
+) -> None:
+    stage = Classify(tiny_teacher, epochs=4)
+    stage.warmup = 2
+    engine = engine_for(tmp_path, tiny_teacher, [stage], tiny_data, quick())
+    engine.train()
+    steps = len(engine.material.train) // engine.recipe.batch
+    rates = [line["learning_rate"] for line in engine.run.metrics()]
+    assert rates == pytest.approx([0.1 / (2 * steps), 0.1 * (steps + 1) / (2 * steps), 0.1, 0.05])
+
+
 def test_the_epoch_with_the_lowest_validation_loss_of_the_last_stage_is_kept(
     tmp_path: Path, tiny_teacher: nn.Module, tiny_data: Data, quick: Make
 ) -> None:

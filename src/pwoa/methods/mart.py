@@ -17,7 +17,7 @@ class Mart(RobustTraining):
     """Boosted cross-entropy on x_adv, and β KL(f(x) ‖ f(x_adv)) weighed by how unsure f is of the natural image."""
 
     def robust_loss(self, batch: Batch, threat: Threat) -> Loss:
-        natural, logits = self.both(batch.x, self.attacked(batch, threat, noise=True))
+        natural, logits = self.both(batch.x, self.attacked(batch, threat))
         boosted = boosted_cross_entropy(logits.float(), batch.y)
         unsure = 1 - F.softmax(natural.float(), 1).gather(1, batch.y[:, None]).squeeze(1)
         apart = (divergence(natural, logits) * unsure).mean()

@@ -173,8 +173,11 @@ class Engine:
         return max(self.recipe.batch // self.plan.parts, min(self.recipe.group, self.recipe.batch))
 
     def _learning_rate(self, stage: Stage, step: int) -> float:
-        """Cosine from the stage's learning rate to 0, per step."""
-        return stage.learning_rate * 0.5 * (1 + math.cos(math.pi * step / (stage.epochs * self._steps)))
+        """Up to the stage's learning rate in equal steps, if it warms up; then by a cosine down to 0."""
+        rising, total = stage.warmup * self._steps, stage.epochs * self._steps
+        if step < rising:
+            return stage.learning_rate * (step + 1) / rising
+        return stage.learning_rate * 0.5 * (1 + math.cos(math.pi * (step - rising) / (total - rising)))
 
     def _select(self, line: Mapping[str, Any], criterion: str) -> None:
         value = line["validation"][criterion]

@@ -35,6 +35,8 @@ class Stage(ABC):
     name: str
     epochs: int
     learning_rate: float
+    warmup: int = 0
+    """Over so many epochs the learning rate rises from 0, before it falls."""
     section: str = ""
     """The section of the recipe that has its learning rate, if that is not the name."""
     criterion: str = "loss"
