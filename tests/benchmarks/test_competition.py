@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import shutil
 import time
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
 import torch
-from PIL import Image
 from torch import nn
 
-from pwoa.data import load_data
 from pwoa.methods import METHODS
 from pwoa.models import build
 from pwoa.progress import Progress
@@ -30,28 +28,14 @@ class Told(Progress):
 
 
 @pytest.fixture(scope="module")
-def competition() -> ModuleType:
-    path = Path(__file__).parents[2] / "benchmarks" / "competition.py"
-    spec = importlib.util.spec_from_file_location("competition", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+def competition(script: Callable[[str], ModuleType]) -> ModuleType:
+    return script("competition")
 
 
 @pytest.fixture(scope="module")
-def words(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
-    """Options for a comparison on a folder of a few images, by the embedded LeNet."""
-    folder, data = tmp_path_factory.mktemp("digits"), load_data("mnist-mini")
-    for split, images, n in (("train", data.train, 75), ("test", data.test, 20)):
-        for i in range(n):
-            target = folder / split / str(int(images.labels[i]))
-            target.mkdir(parents=True, exist_ok=True)
-            Image.fromarray(images.pixels[i, 0].numpy()).save(target / f"{i:04}.png")
-    settings = [f"data.name={folder}", "data.validation=25", "training.batch=25", "training.device=cpu"]
-    settings += ["evaluation.attacks=natural,pgd20"]
-    return ["--recipe", "mnist", *(word for setting in settings for word in ("--set", setting))]
+def words(few: list[str]) -> list[str]:
+    """Options for a comparison on a few images, by the embedded LeNet."""
+    return ["--recipe", "mnist", *few, "--set", "evaluation.attacks=natural,pgd20"]
 
 
 def test_the_settings_of_a_method_and_the_epochs_of_all(competition: ModuleType) -> None:

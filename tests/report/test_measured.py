@@ -30,6 +30,8 @@ def test_text_outside_the_marks_is_kept(tmp_path: Path) -> None:
         {**row, "seconds_oracle": 7.0, "device": "GPU"},
         {**row, "attack": "fab-t", "oracle": 43.96, "seconds_oracle": 3.0, "device": "GPU"},
         {**row, "seed": 1, "seconds_oracle": 7.0, "device": "GPU"},
+        {**row, "attack": "fab-t", "square": "corners", "seconds_oracle": 9.0, "device": "GPU"},
+        {**row, "attack": "square", "square": "paper", "seconds_oracle": 4.0, "device": "GPU"},
         {**row, "n": 32, "attack": "square", "seconds_oracle": 7.0, "device": "GPU"},
         {**row, "n": 10000, "ours": 46.333, "oracle": None, "seconds_ours": 218.8, "device": "GPU"},
     ]
@@ -40,6 +42,7 @@ def test_text_outside_the_marks_is_kept(tmp_path: Path) -> None:
     assert "old" not in text
     table = oracle_table(tmp_path / "autoattack-oracle.json")
     assert "| net | GPU | 44.0 / 44.5 (3.5×) | 44.0 / 44.0 (1.5×) |" in table
+    assert "made to do the same: Square on net, GPU: 44.0 / 44.5 (2.0×)." in table
     assert "10,000 test images of CIFAR-10, net, GPU: 46.33 % in 219 s" in table
 
 

@@ -1,0 +1,80 @@
+"""Robust teachers from scratch: a preset, or variants of it, one row each.
+
+    python benchmarks/teachers.py --recipe teacher-cifar10 --folder CIFAR10 --out results/teachers.json
+    python benchmarks/teachers.py --recipe teacher-cifar10 --folder CIFAR10 --out tries.json --minutes 10 \
+        --set pretrain.epochs=7 --variants "as it is" "warm:pretrain.warmup=2" "low:pretrain.learning_rate=0.05"
+
+A variant is a name, and after a colon what it changes, with commas between. Rows are saved after every training; those
+there already by name are skipped, and no training begins after `--minutes`. `seconds` is all from loading the data to
+the last attack on the test images. A training that was killed goes on in its folder under `--runs`; its seconds are
+then those of the part that is left.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pwoa
+from pwoa.files import save_rows
+from pwoa.progress import ConsoleProgress, Progress
+from pwoa.run import Run
+
+ATTACKS = ("natural", "pgd20", "cw")
+
+
+def main(words: Sequence[str] | None = None, progress: Progress | None = None) -> None:
+    options, progress = _options(words), progress or ConsoleProgress()
+    began = time.monotonic()
+    rows: list[dict[str, Any]] = json.loads(options.out.read_text(encoding="utf-8")) if options.out.exists() else []
+    for variant in options.variants or [options.recipe]:
+        name, _, changes = variant.partition(":")
+        if any(row["name"] == name for row in rows):
+            continue
+        if time.monotonic() - began > 60 * options.minutes:
+            progress.say(f"{options.minutes:g} minutes are over; stopped before {name}")
+            return
+        rows.append(train(name, [*options.settings, *filter(None, changes.split(","))], options, progress))
+        save_rows(options.out, rows)
+        progress.say(json.dumps(rows[-1]))
+
+
+def train(name: str, settings: list[str], options: argparse.Namespace, progress: Progress) -> dict[str, Any]:
+    """Train one teacher; its row."""
+    given = [*settings, *([f"data.folder={json.dumps(options.folder)}"] if options.folder else [])]
+    recipe = pwoa.load_recipe(options.recipe).with_settings({"evaluation.attacks": ATTACKS}).with_settings(given)
+    start, folder = time.monotonic(), options.runs / name.replace(" ", "-")
+    summary = pwoa.pretrain(recipe=recipe, folder=folder, progress=progress).summary
+    last = Run(folder).metrics()[-1]
+    return {
+        "name": name,
+        **{key: summary[key] for key in ("dataset", "architecture", "method", "epochs")},
+        **{key: round(value, 2) for key, value in summary["accuracy"].items()},
+        "seconds": round(time.monotonic() - start, 1),
+        "images": summary["images"],
+        "selected_epoch": summary["selected_epoch"],
+        "last_training_accuracy": round(last["train"]["accuracy"], 2),
+        "settings": settings,
+        "seed": summary["seed"],
+        "device": summary["device"],
+    }
+
+
+def _options(words: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--recipe", default="teacher-cifar10", help="the preset that all start from")
+    parser.add_argument("--folder", help="the data set's official files")
+    parser.add_argument("--variants", nargs="+", metavar="NAME:KEY=VALUE,…", help="default: the preset as it is")
+    parser.add_argument("--set", action="append", default=[], dest="settings", metavar="SECTION.KEY=VALUE")
+    parser.add_argument("--minutes", type=float, default=60.0, help="no training begins after this time")
+    parser.add_argument("--out", type=Path, required=True, help="the rows, as JSON")
+    parser.add_argument("--runs", type=Path, default=Path("runs/teachers"))
+    return parser.parse_args(words)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,40 @@
+"""Scripts of benchmarks/, as modules, and a few images for them."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+from PIL import Image
+
+from pwoa.data import load_data
+
+
+@pytest.fixture(scope="session")
+def script() -> Callable[[str], ModuleType]:
+    def load(name: str) -> ModuleType:
+        path = Path(__file__).parents[2] / "benchmarks" / f"{name}.py"
+        spec = importlib.util.spec_from_file_location(name, path)
+        assert spec is not None
+        assert spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        return module
+
+    return load
+
+
+@pytest.fixture(scope="session")
+def few(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """Options for a folder of a few images: 75 to train with, 20 to test."""
+    folder, data = tmp_path_factory.mktemp("digits"), load_data("mnist-mini")
+    for split, images, n in (("train", data.train, 75), ("test", data.test, 20)):
+        for i in range(n):
+            target = folder / split / str(int(images.labels[i]))
+            target.mkdir(parents=True, exist_ok=True)
+            Image.fromarray(images.pixels[i, 0].numpy()).save(target / f"{i:04}.png")
+    settings = [f"data.name={folder}", "data.validation=25", "training.batch=25", "training.device=cpu"]
+    return [word for setting in settings for word in ("--set", setting)]

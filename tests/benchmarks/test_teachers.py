@@ -1,0 +1,51 @@
+"""Teachers and variants of them, on a few images."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from pwoa.progress import Progress
+
+
+class Told(Progress):
+    def __init__(self) -> None:
+        self.said: list[str] = []
+
+    def say(self, message: str) -> None:
+        self.said.append(message)
+
+
+@pytest.fixture(scope="module")
+def teachers(script: Callable[[str], ModuleType]) -> ModuleType:
+    return script("teachers")
+
+
+def test_a_row_for_every_variant_and_none_is_trained_twice(
+    teachers: ModuleType, few: list[str], tmp_path: Path
+) -> None:
+    words = ["--recipe", "teacher-mnist", *few, "--set", "pretrain.epochs=1", "--set", "pretrain.steps=1"]
+    words += ["--out", str(tmp_path / "rows.json"), "--runs", str(tmp_path / "runs"), "--variants"]
+    teachers.main([*words, "as it is"], Told())
+    teachers.main([*words, "as it is", "warm and slow:pretrain.warmup=1,pretrain.learning_rate=0.01"], Told())
+    rows = json.loads((tmp_path / "rows.json").read_text())
+    assert [row["name"] for row in rows] == ["as it is", "warm and slow"]
+    assert rows[1]["settings"][-2:] == ["pretrain.warmup=1", "pretrain.learning_rate=0.01"]
+    assert (tmp_path / "runs" / "warm-and-slow" / "model.safetensors").exists()
+    for row in rows:
+        assert row["method"] == "pgd-at"
+        assert row["images"] == 20
+        assert 0 <= row["pgd20"] <= row["natural"] + 20
+        assert row["seconds"] > 0
+
+
+def test_nothing_begins_when_the_time_is_over(teachers: ModuleType, few: list[str], tmp_path: Path) -> None:
+    told = Told()
+    out = tmp_path / "rows.json"
+    teachers.main([*few, "--minutes", "-1", "--out", str(out)], told)
+    assert not out.exists()
+    assert told.said == ["-1 minutes are over; stopped before teacher-cifar10"]
