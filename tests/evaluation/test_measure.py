@@ -9,6 +9,7 @@ import os
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from types import ModuleType
 from typing import Any, cast
 
 import onnx
@@ -115,9 +116,9 @@ def short(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(ROUNDS, "apgd-t", partial(apgd_t_rounds, steps=3))
     monkeypatch.setitem(ROUNDS, "fab-t", partial(fab_t_rounds, steps=3))
     monkeypatch.setitem(ROUNDS, "square", partial(square_rounds, queries=15))
-    monkeypatch.setattr(checks, "APGD_STEPS", 2)
-    monkeypatch.setattr(checks, "QUERIES", 20)
-    monkeypatch.setattr(checks, "WIDE_STEPS", 5)
+    monkeypatch.setattr(checks.attacks, "APGD_STEPS", 2)
+    monkeypatch.setattr(checks.attacks, "QUERIES", 20)
+    monkeypatch.setattr(checks.attacks, "WIDE_STEPS", 5)
     monkeypatch.setattr(folder, "SAVE_SECONDS", 0.0)
     monkeypatch.setattr(os, "fsync", lambda file: None)
 
@@ -296,17 +297,18 @@ def test_each_check_is_told_before_it_runs(short: None, monkeypatch: pytest.Monk
         def say(self, message: str) -> None:
             told.append(message)
 
-    def watched(name: str) -> None:
-        check = getattr(checks, name)
+    def watched(module: ModuleType, name: str) -> None:
+        check = getattr(module, name)
 
         def run(*args: Any, **options: Any) -> Any:
             told.append(name)
             return check(*args, **options)
 
-        monkeypatch.setattr(checks, name, run)
+        monkeypatch.setattr(module, name, run)
 
-    for name in ("_check_random", "square", "pgd"):
-        watched(name)
+    watched(checks.behaviour, "_check_random")
+    watched(checks.attacks, "square")
+    watched(checks.attacks, "pgd")
     scores = evaluate(curved(), data_for(curved()), attacks="pgd3", progress=Teller())
     left = int(scores.worst.sum())
     assert told == [

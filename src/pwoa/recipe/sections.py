@@ -1,23 +1,15 @@
-"""Recipes: every setting of a run as typed, checked, frozen values; TOML on disk.
-
-A recipe is built in layers: the defaults below, then a preset or a file, then `section.key=value` settings.
-This module imports nothing heavy, so that the command line can check a recipe before it loads torch.
-"""
+"""The sections of a recipe, with their defaults and what each value may be, and the recipe that holds them all."""
 
 from __future__ import annotations
 
 import dataclasses
-import json
 import math
-import tomllib
-import typing
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from importlib import resources
-from pathlib import Path
 from typing import Any
 
-from pwoa.errors import InputError, did_you_mean
+from pwoa.errors import InputError
+from pwoa.recipe.settings import numbers, parse_setting, replace
 
 
 def _number(default: float, *, low: float = -math.inf, high: float = math.inf) -> Any:
@@ -26,19 +18,6 @@ def _number(default: float, *, low: float = -math.inf, high: float = math.inf) -
 
 def _choice(default: str, *options: str) -> Any:
     return field(default=default, metadata={"options": options})
-
-
-def numbers(text: str, name: str) -> tuple[float, ...]:
-    """The numbers in a text such as `0.49,0.48,0.45` or `125/255`; none in an empty one."""
-    try:
-        return tuple(_number_in(part) for part in text.split(",")) if text.strip() else ()
-    except (ValueError, ZeroDivisionError):
-        raise InputError(f"{name} = {text!r} is not a list of numbers; write for example 0.49,0.48,0.45") from None
-
-
-def _number_in(text: str) -> float:
-    above, slash, below = text.partition("/")
-    return float(above) / float(below) if slash else float(above)
 
 
 @dataclass(frozen=True)
@@ -232,7 +211,7 @@ class Recipe:
 
     def with_settings(self, settings: Mapping[str, Any] | Iterable[str]) -> Recipe:
         """A copy with `{"section.key": value}` or `["section.key=value"]` applied and checked."""
-        pairs = settings.items() if isinstance(settings, Mapping) else map(_parse_setting, settings)
+        pairs = settings.items() if isinstance(settings, Mapping) else map(parse_setting, settings)
         tree: dict[str, Any] = {}
         for path, value in pairs:
             section, dot, key = path.partition(".")
@@ -242,7 +221,7 @@ class Recipe:
                 tree[section][key] = value
             else:
                 tree[section] = value
-        changed: Recipe = _replace(self, tree, where="settings", prefix="")
+        changed: Recipe = replace(self, tree, where="settings", prefix="")
         return changed
 
     def for_images(self, images: int) -> Recipe:
@@ -269,53 +248,6 @@ INCIDENTAL = ("training.device", "training.checkpoint_seconds", "data.folder", "
 """Where a run is computed, and where its data and teacher lie; what they are is told by their fingerprints."""
 
 
-def told(differences: Mapping[str, tuple[Any, Any]], most: int = 5) -> str:
-    """What differs, in words, for a handful of settings at most."""
-    words = [f"{key}: there {_toml_value(there)}, now {_toml_value(now)}" for key, (there, now) in differences.items()]
-    return "; ".join([*words[:most], *([f"and {len(words) - most} more"] if len(words) > most else [])])
-
-
-def presets() -> list[str]:
-    """The names of the presets that come with the package."""
-    folder = resources.files("pwoa") / "presets"
-    return sorted(item.name.removesuffix(".toml") for item in folder.iterdir() if item.name.endswith(".toml"))
-
-
-def load_recipe(source: str | Path | Recipe | None = None) -> Recipe:
-    """A recipe from a preset's name or a TOML file; the defaults for None."""
-    if source is None:
-        return Recipe()
-    if isinstance(source, Recipe):
-        return source
-    if str(source) in presets():
-        text = (resources.files("pwoa") / "presets" / f"{source}.toml").read_text(encoding="utf-8")
-    elif Path(source).is_file():
-        text = _read(Path(source))
-    else:
-        raise InputError(
-            f"no recipe {str(source)!r}: neither a file nor a preset ({_suggestion(str(source), presets())})"
-        )
-    try:
-        tree = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise InputError(f"{source}: not valid TOML: {error}") from None
-    recipe: Recipe = _replace(Recipe(), tree, where=str(source), prefix="")
-    return recipe
-
-
-def _read(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8")
-    except UnicodeDecodeError as error:
-        raise InputError(f"{path}: not valid TOML: {error}") from None
-
-
-def recipe_for(data: str) -> Recipe:
-    """The preset for a data set, if there is one, else the defaults."""
-    named = {"mnist-mini": "demo", "fashion-mnist": "mnist"}.get(data, data)
-    return load_recipe(named) if named in presets() else Recipe()
-
-
 def flat(recipe: Recipe) -> dict[str, Any]:
     """All settings as `{"section.key": value}`."""
     settings: dict[str, Any] = {}
@@ -326,91 +258,3 @@ def flat(recipe: Recipe) -> dict[str, Any]:
         else:
             settings[section.name] = value
     return settings
-
-
-def to_toml(recipe: Recipe) -> str:
-    """The complete recipe as TOML; `load_recipe` reads it back to an equal one."""
-    lines: list[str] = []
-    section = ""
-    for path, value in flat(recipe).items():
-        head, _, key = path.rpartition(".")
-        if head != section:
-            lines += ["", f"[{head}]"]
-            section = head
-        lines.append(f"{key} = {_toml_value(value)}")
-    return "\n".join(lines) + "\n"
-
-
-def _toml_value(value: Any) -> str:
-    if isinstance(value, tuple):
-        return "[" + ", ".join(_toml_value(item) for item in value) + "]"
-    if isinstance(value, str):
-        return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")  # DEL, which JSON lets pass
-    return repr(value)
-
-
-def _parse_setting(text: str) -> tuple[str, Any]:
-    path, equals, raw = text.partition("=")
-    if not equals or not path.strip():
-        raise InputError(f"setting {text!r} is not of the form section.key=value")
-    try:
-        value = tomllib.loads(f"value = {raw}")["value"]
-    except tomllib.TOMLDecodeError:
-        value = raw.strip()  # a bare word, as people type it in a shell
-    return path.strip(), value
-
-
-def _replace(target: Any, tree: Mapping[str, Any], where: str, prefix: str) -> Any:
-    """A copy of a (section of a) recipe with the values of `tree`, each checked."""
-    fields = {f.name: f for f in dataclasses.fields(target)}
-    types = typing.get_type_hints(type(target))
-    changes = {}
-    for key, value in tree.items():
-        path = prefix + key
-        if key not in fields:
-            raise InputError(f"{where}: unknown key {path!r} ({_suggestion(key, list(fields), prefix)})")
-        current = getattr(target, key)
-        if dataclasses.is_dataclass(current):
-            if not isinstance(value, Mapping):
-                raise InputError(f"{where}: {path!r} is a section; give {path}.KEY a value")
-            changes[key] = _replace(current, value, where, prefix=f"{path}.")
-        else:
-            changes[key] = _check(_convert(value, types[key], path, where), fields[key].metadata, path, where)
-    try:
-        return dataclasses.replace(target, **changes)
-    except InputError as error:  # from a section that checks its values against each other
-        raise InputError(f"{where}: {error}") from None
-
-
-def _convert(value: Any, kind: Any, path: str, where: str) -> Any:
-    """The value as the field's type, or an error that says what was given and what is wanted."""
-    if kind is float and isinstance(value, str):
-        try:
-            return _number_in(value)
-        except (ValueError, ZeroDivisionError):
-            pass
-    if kind is float and isinstance(value, int) and not isinstance(value, bool):
-        return float(value)
-    if typing.get_origin(kind) is tuple:
-        items = value.split(",") if isinstance(value, str) else value
-        if isinstance(items, (list, tuple)) and all(isinstance(item, str) for item in items):
-            return tuple(item.strip() for item in items if item.strip())
-        raise InputError(f"{where}: {path} = {value!r} is not a list of words")
-    if type(value) is kind:
-        return value
-    names = {float: "a number", int: "a whole number", str: "a word", bool: "true or false"}
-    raise InputError(f"{where}: {path} = {value!r} is not {names[kind]}")
-
-
-def _check(value: Any, allowed: Mapping[str, Any], path: str, where: str) -> Any:
-    if "options" in allowed and value not in allowed["options"]:
-        raise InputError(f"{where}: {path} = {value!r}; allowed: {', '.join(allowed['options'])}")
-    if "low" in allowed and not (math.isfinite(value) and allowed["low"] <= value <= allowed["high"]):
-        low, high = allowed["low"], allowed["high"]
-        span = f"at least {low:g}" if math.isinf(high) else f"from {low:g} to {high:g}"
-        raise InputError(f"{where}: {path} = {value}; allowed: {span}")
-    return value
-
-
-def _suggestion(given: str, known: list[str], prefix: str = "") -> str:
-    return did_you_mean(given, known, prefix)

@@ -1,0 +1,113 @@
+"""Recipes: every setting of a run as typed, checked, frozen values; TOML on disk.
+
+A recipe is built in layers: the defaults of its sections, then a preset or a file, then `section.key=value` settings.
+This package imports nothing heavy, so that the command line can check a recipe before it loads torch.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from importlib import resources
+from pathlib import Path
+
+from pwoa.errors import InputError
+from pwoa.recipe.sections import (
+    AUTO,
+    CHOSEN,
+    INCIDENTAL,
+    ApdRecipe,
+    DataRecipe,
+    EvaluationRecipe,
+    FinetuneRecipe,
+    HarpRecipe,
+    ObjectiveRecipe,
+    PretrainRecipe,
+    Recipe,
+    SearchRecipe,
+    SparsityRecipe,
+    TeacherRecipe,
+    Threat,
+    TrainingRecipe,
+    flat,
+)
+from pwoa.recipe.settings import numbers, replace, suggestion, told, toml_value
+
+__all__ = [
+    "AUTO",
+    "CHOSEN",
+    "INCIDENTAL",
+    "ApdRecipe",
+    "DataRecipe",
+    "EvaluationRecipe",
+    "FinetuneRecipe",
+    "HarpRecipe",
+    "ObjectiveRecipe",
+    "PretrainRecipe",
+    "Recipe",
+    "SearchRecipe",
+    "SparsityRecipe",
+    "TeacherRecipe",
+    "Threat",
+    "TrainingRecipe",
+    "flat",
+    "load_recipe",
+    "numbers",
+    "presets",
+    "recipe_for",
+    "to_toml",
+    "told",
+]
+
+
+def presets() -> list[str]:
+    """The names of the presets that come with the package."""
+    folder = resources.files("pwoa") / "presets"
+    return sorted(item.name.removesuffix(".toml") for item in folder.iterdir() if item.name.endswith(".toml"))
+
+
+def load_recipe(source: str | Path | Recipe | None = None) -> Recipe:
+    """A recipe from a preset's name or a TOML file; the defaults for None."""
+    if source is None:
+        return Recipe()
+    if isinstance(source, Recipe):
+        return source
+    if str(source) in presets():
+        text = (resources.files("pwoa") / "presets" / f"{source}.toml").read_text(encoding="utf-8")
+    elif Path(source).is_file():
+        text = _read(Path(source))
+    else:
+        raise InputError(
+            f"no recipe {str(source)!r}: neither a file nor a preset ({suggestion(str(source), presets())})"
+        )
+    try:
+        tree = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise InputError(f"{source}: not valid TOML: {error}") from None
+    recipe: Recipe = replace(Recipe(), tree, where=str(source), prefix="")
+    return recipe
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path}: not valid TOML: {error}") from None
+
+
+def recipe_for(data: str) -> Recipe:
+    """The preset for a data set, if there is one, else the defaults."""
+    named = {"mnist-mini": "demo", "fashion-mnist": "mnist"}.get(data, data)
+    return load_recipe(named) if named in presets() else Recipe()
+
+
+def to_toml(recipe: Recipe) -> str:
+    """The complete recipe as TOML; `load_recipe` reads it back to an equal one."""
+    lines: list[str] = []
+    section = ""
+    for path, value in flat(recipe).items():
+        head, _, key = path.rpartition(".")
+        if head != section:
+            lines += ["", f"[{head}]"]
+            section = head
+        lines.append(f"{key} = {toml_value(value)}")
+    return "\n".join(lines) + "\n"

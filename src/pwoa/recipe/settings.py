@@ -1,0 +1,107 @@
+"""Settings: how text and trees become the values of a recipe, each converted and checked, and values become TOML."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import tomllib
+import typing
+from collections.abc import Mapping
+from typing import Any
+
+from pwoa.errors import InputError, did_you_mean
+
+
+def numbers(text: str, name: str) -> tuple[float, ...]:
+    """The numbers in a text such as `0.49,0.48,0.45` or `125/255`; none in an empty one."""
+    try:
+        return tuple(_number_in(part) for part in text.split(",")) if text.strip() else ()
+    except (ValueError, ZeroDivisionError):
+        raise InputError(f"{name} = {text!r} is not a list of numbers; write for example 0.49,0.48,0.45") from None
+
+
+def _number_in(text: str) -> float:
+    above, slash, below = text.partition("/")
+    return float(above) / float(below) if slash else float(above)
+
+
+def parse_setting(text: str) -> tuple[str, Any]:
+    path, equals, raw = text.partition("=")
+    if not equals or not path.strip():
+        raise InputError(f"setting {text!r} is not of the form section.key=value")
+    try:
+        value = tomllib.loads(f"value = {raw}")["value"]
+    except tomllib.TOMLDecodeError:
+        value = raw.strip()  # a bare word, as people type it in a shell
+    return path.strip(), value
+
+
+def replace(target: Any, tree: Mapping[str, Any], where: str, prefix: str) -> Any:
+    """A copy of a (section of a) recipe with the values of `tree`, each checked."""
+    fields = {f.name: f for f in dataclasses.fields(target)}
+    types = typing.get_type_hints(type(target))
+    changes = {}
+    for key, value in tree.items():
+        path = prefix + key
+        if key not in fields:
+            raise InputError(f"{where}: unknown key {path!r} ({suggestion(key, list(fields), prefix)})")
+        current = getattr(target, key)
+        if dataclasses.is_dataclass(current):
+            if not isinstance(value, Mapping):
+                raise InputError(f"{where}: {path!r} is a section; give {path}.KEY a value")
+            changes[key] = replace(current, value, where, prefix=f"{path}.")
+        else:
+            changes[key] = _check(_convert(value, types[key], path, where), fields[key].metadata, path, where)
+    try:
+        return dataclasses.replace(target, **changes)
+    except InputError as error:  # from a section that checks its values against each other
+        raise InputError(f"{where}: {error}") from None
+
+
+def _convert(value: Any, kind: Any, path: str, where: str) -> Any:
+    """The value as the field's type, or an error that says what was given and what is wanted."""
+    if kind is float and isinstance(value, str):
+        try:
+            return _number_in(value)
+        except (ValueError, ZeroDivisionError):
+            pass
+    if kind is float and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    if typing.get_origin(kind) is tuple:
+        items = value.split(",") if isinstance(value, str) else value
+        if isinstance(items, (list, tuple)) and all(isinstance(item, str) for item in items):
+            return tuple(item.strip() for item in items if item.strip())
+        raise InputError(f"{where}: {path} = {value!r} is not a list of words")
+    if type(value) is kind:
+        return value
+    names = {float: "a number", int: "a whole number", str: "a word", bool: "true or false"}
+    raise InputError(f"{where}: {path} = {value!r} is not {names[kind]}")
+
+
+def _check(value: Any, allowed: Mapping[str, Any], path: str, where: str) -> Any:
+    if "options" in allowed and value not in allowed["options"]:
+        raise InputError(f"{where}: {path} = {value!r}; allowed: {', '.join(allowed['options'])}")
+    if "low" in allowed and not (math.isfinite(value) and allowed["low"] <= value <= allowed["high"]):
+        low, high = allowed["low"], allowed["high"]
+        span = f"at least {low:g}" if math.isinf(high) else f"from {low:g} to {high:g}"
+        raise InputError(f"{where}: {path} = {value}; allowed: {span}")
+    return value
+
+
+def suggestion(given: str, known: list[str], prefix: str = "") -> str:
+    return did_you_mean(given, known, prefix)
+
+
+def toml_value(value: Any) -> str:
+    if isinstance(value, tuple):
+        return "[" + ", ".join(toml_value(item) for item in value) + "]"
+    if isinstance(value, str):
+        return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")  # DEL, which JSON lets pass
+    return repr(value)
+
+
+def told(differences: Mapping[str, tuple[Any, Any]], most: int = 5) -> str:
+    """What differs, in words, for a handful of settings at most."""
+    words = [f"{key}: there {toml_value(there)}, now {toml_value(now)}" for key, (there, now) in differences.items()]
+    return "; ".join([*words[:most], *([f"and {len(words) - most} more"] if len(words) > most else [])])
