@@ -10,7 +10,7 @@ import tomllib
 from importlib import resources
 from pathlib import Path
 
-from pwoa.errors import InputError
+from pwoa.errors import InputError, did_you_mean
 from pwoa.recipe.sections import (
     AUTO,
     CHOSEN,
@@ -30,7 +30,7 @@ from pwoa.recipe.sections import (
     TrainingRecipe,
     flat,
 )
-from pwoa.recipe.settings import numbers, replace, suggestion, told, toml_value
+from pwoa.recipe.settings import numbers, replace, told, toml_value
 
 __all__ = [
     "AUTO",
@@ -77,7 +77,7 @@ def load_recipe(source: str | Path | Recipe | None = None) -> Recipe:
         text = _read(Path(source))
     else:
         raise InputError(
-            f"no recipe {str(source)!r}: neither a file nor a preset ({suggestion(str(source), presets())})"
+            f"no recipe {str(source)!r}: neither a file nor a preset ({did_you_mean(str(source), presets())})"
         )
     try:
         tree = tomllib.loads(text)

@@ -45,7 +45,7 @@ def replace(target: Any, tree: Mapping[str, Any], where: str, prefix: str) -> An
     for key, value in tree.items():
         path = prefix + key
         if key not in fields:
-            raise InputError(f"{where}: unknown key {path!r} ({suggestion(key, list(fields), prefix)})")
+            raise InputError(f"{where}: unknown key {path!r} ({did_you_mean(key, list(fields), prefix)})")
         current = getattr(target, key)
         if dataclasses.is_dataclass(current):
             if not isinstance(value, Mapping):
@@ -87,10 +87,6 @@ def _check(value: Any, allowed: Mapping[str, Any], path: str, where: str) -> Any
         span = f"at least {low:g}" if math.isinf(high) else f"from {low:g} to {high:g}"
         raise InputError(f"{where}: {path} = {value}; allowed: {span}")
     return value
-
-
-def suggestion(given: str, known: list[str], prefix: str = "") -> str:
-    return did_you_mean(given, known, prefix)
 
 
 def toml_value(value: Any) -> str:
