@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import re
-import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from pwoa.report.table import attack_name
+from pwoa.sweep.rows import COLUMNS, mean_and_deviation
 
 _COLUMNS = ("natural", "fgsm", "pgd10", "pgd20", "cw")
 _PARTS = {"standard": "AutoAttack"}
@@ -23,6 +23,7 @@ def with_tables(text: str, results: Path) -> str:
         "autoattack": lambda: oracle_table(results / "autoattack-oracle.json"),
         "engine": lambda: engine_table(results / "engine.json"),
         "speed": lambda: speed_table(results / "speed.json"),
+        "competition": lambda: competition_table(results / "competition.json"),
     }
 
     def block(match: re.Match[str]) -> str:
@@ -39,7 +40,8 @@ def mnist_table(path: Path) -> str:
     lines = [_line(head), _line(["---"] * len(head))]
     for model, name in _MODELS.items():
         own = [row for row in rows if row["model"] == model]
-        lines.append(_line([name, f"{own[0]['rate']:.4g}", *(_spread(own, column) for column in _COLUMNS)]))
+        accuracies = (mean_and_deviation([row[column] for row in own]) for column in _COLUMNS)
+        lines.append(_line([name, f"{own[0]['rate']:.4g}", *accuracies]))
     device = rows[0]["device"]
     return (
         f"LeNet on the full MNIST, l∞ 0.3, rate 4, preset `mnist` (50 + 20 epochs), 10,000 test images, "
@@ -131,15 +133,31 @@ def speed_table(path: Path) -> str:
     )
 
 
+def competition_table(path: Path) -> str:
+    """results/competition.json as Markdown: a table a network, one row a method, rate and mix ratio, over the seeds."""
+    rows = json.loads(path.read_text(encoding="utf-8"))
+    head = ["method", "rate", "mix ratio", *(attack_name(column) for column in COLUMNS), "seeds"]
+    tables = []
+    for dataset, architecture in dict.fromkeys((row["dataset"], row["architecture"]) for row in rows):
+        groups: dict[tuple[str, float, float], list[Mapping[str, Any]]] = {}
+        for row in rows:
+            if (row["dataset"], row["architecture"]) == (dataset, architecture):
+                groups.setdefault((row["method"], row["rate"], row["mix"]), []).append(row)
+        lines = [_line(head), _line(["---"] * len(head))]
+        for (method, rate, mix), own in groups.items():
+            accuracies = (mean_and_deviation([row[column] for row in own]) for column in COLUMNS)
+            lines.append(_line([method, f"{rate:g}", f"{mix:g}", *accuracies, f"{len(own)}"]))
+        tables.append(
+            f"{architecture} on {dataset}, {own[0]['n']:,} test images, {own[0]['device']}; accuracy in percent, "
+            "mean ± standard deviation over the seeds:\n\n" + "\n".join(lines)
+        )
+    return "\n\n".join(tables)
+
+
 def _pair(row: Mapping[str, Any] | None) -> str:
     if row is None:
         return ""
     return f"{row['ours']:.1f} / {row['oracle']:.1f} ({row['seconds_oracle'] / row['seconds_ours']:.1f}×)"
-
-
-def _spread(rows: Sequence[Mapping[str, Any]], column: str) -> str:
-    values = [row[column] for row in rows]
-    return f"{statistics.mean(values):.2f} ± {statistics.stdev(values):.2f}"
 
 
 def _line(cells: Sequence[str]) -> str:

@@ -39,11 +39,13 @@ def spread(rows: Iterable[tuple[str, Mapping[str, Any]]]) -> dict[str, dict[str,
     for label, row in rows:
         groups.setdefault(label, []).append(row)
     return {
-        label: {column: _mean([row[column] for row in group]) for column in COLUMNS} for label, group in groups.items()
+        label: {column: mean_and_deviation([row[column] for row in group]) for column in COLUMNS}
+        for label, group in groups.items()
     }
 
 
-def _mean(values: Sequence[float | None]) -> str:
+def mean_and_deviation(values: Sequence[float | None]) -> str:
+    """Of the values that are known; the deviation if there is more than one."""
     known = [value for value in values if value is not None]
     if not known:
         return ""
