@@ -1,14 +1,15 @@
 """The competing methods from one teacher: every method at every rate, mix ratio and seed, by the same clock.
 
     python benchmarks/competition.py --checkpoint trades.pt --out results/competition.json --minutes 50 \
-        --methods pwoa advprune hydra --rates 4 16 --mix 0 1 --seeds 0 1 2 --epochs 4 10
+        --methods pwoa advprune hydra --rates 4 16 --mix 0 1 --seeds 0 1 2 --epochs 4 10 --autoattack 1000
     python benchmarks/competition.py --recipe mnist --out results/competition-mnist.json
 
 A method has the settings of the preset RECIPE-METHOD if there is one (cifar10-hydra), else those of RECIPE; its mix
 ratio is as given here. `--epochs A B` gives all methods the same number: A for the search and B for the weights, A + B
-to a method that searches nothing. Rows are saved after every run; those there already are skipped, and no run begins
-that would, by the longest so far, not end within `--minutes`. The same command goes on. Another teacher, or another
-`--set`, makes other rows: in them are the teacher's fingerprint and a hash of the settings.
+to a method that searches nothing; ADMM's ρ then takes the same way to its limit in the epochs there are. Rows are saved
+after every run; those there already are skipped, and no run begins that would, by the longest so far, not end within
+`--minutes`. The same command goes on; a run that fails is told and left out. Another teacher, or another recipe, makes
+other rows: in them are the teacher's fingerprint and a hash of all settings.
 """
 
 from __future__ import annotations
@@ -22,21 +23,23 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from torch import nn
+
 import pwoa
+from pwoa.data import Data
+from pwoa.errors import InputError
 from pwoa.files import save_rows
 from pwoa.methods import METHODS
 from pwoa.models import fingerprint
 from pwoa.progress import ConsoleProgress, Progress
-from pwoa.recipe import INCIDENTAL, Recipe, numbers, presets
+from pwoa.recipe import INCIDENTAL, Recipe, flat, numbers, presets
 from pwoa.sweep import row_of
 from pwoa.sweep.rows import COLUMNS
 
 ONE_STAGE = ("magnitude",)
 """Methods that search nothing: they train the weights from the start."""
-SAME_TEACHER = ("dataset", "architecture", "fingerprint", "settings")
+SAME_TEACHER = ("dataset", "architecture", "fingerprint", "evaluation")
 """What two rows must have in common for the teacher to be measured once for both."""
-ELSEWHERE = (*INCIDENTAL, "data.folder", "teacher.checkpoint")
-"""Settings that say where a run is made, or that are in the rows by themselves."""
 
 
 def main(words: Sequence[str] | None = None, progress: Progress | None = None) -> None:
@@ -51,9 +54,9 @@ def compete(options: argparse.Namespace, progress: Progress) -> None:
     given = numbers(base.teacher.mean, "teacher.mean"), numbers(base.teacher.std, "teacher.std")
     teacher = pwoa.load_model(base.teacher.architecture, base.teacher.checkpoint, data, *given)
     rows: list[dict[str, Any]] = json.loads(options.out.read_text(encoding="utf-8")) if options.out.exists() else []
-    weights, settings = short(fingerprint(teacher)), digest(options.settings)
+    weights = short(fingerprint(teacher))
     for recipe in plan(options, base):
-        run = identity(recipe, weights, settings)
+        run = identity(recipe, weights)
         if any(alike(row, run, run) for row in rows):
             continue
         left = 60 * options.minutes - (time.monotonic() - began)
@@ -62,20 +65,29 @@ def compete(options: argparse.Namespace, progress: Progress) -> None:
             return
         start = time.monotonic()
         known = [row for row in rows if row["method"] == "teacher" and alike(row, run, SAME_TEACHER)]
-        result = pwoa.prune(
-            teacher,
-            data,
-            recipe=recipe,
-            folder=options.runs / folder_name(run),
-            teacher_scores={name: known[0][name] for name in COLUMNS if known[0][name] is not None} if known else None,
-            progress=progress,
-        )
-        longest = max(longest, time.monotonic() - start)
+        try:
+            result = pwoa.prune(
+                teacher,
+                data,
+                recipe=recipe,
+                folder=options.runs / folder_name(run),
+                teacher_scores=_scores(known[0], recipe) if known else None,
+                progress=progress,
+            )
+        except InputError as error:
+            progress.say(
+                f"{recipe.method} at rate {recipe.sparsity.rate:g}, mix {recipe.training.mix:g} failed: {error}"
+            )
+            continue
         if not known:
             dense = {**result.summary, "pruned": result.summary["teacher"], "training_seconds": 0.0}
-            rows.append({**_row(recipe, dense), **run, "method": "teacher", "rate": 1.0, "epochs": "0"})
-        rows.append({**_row(recipe, result.summary), **run})
+            strongest = _autoattack(teacher, data, recipe, options.autoattack)
+            rows.append({**_row(recipe, dense), **strongest, **run, "method": "teacher", "rate": 1.0, "epochs": "0"})
+        rows.append(
+            {**_row(recipe, result.summary), **_autoattack(result.model, data, recipe, options.autoattack), **run}
+        )
         save_rows(options.out, rows)
+        longest = max(longest, time.monotonic() - start)
         progress.say(json.dumps(rows[-1]))
 
 
@@ -89,17 +101,30 @@ def plan(options: argparse.Namespace, base: Recipe) -> Iterator[Recipe]:
             search, finetune = options.epochs
             alone = method in ONE_STAGE
             chosen |= {"search.epochs": search, "finetune.epochs": search + finetune if alone else finetune}
+            chosen |= same_way(recipe, search)
         yield recipe.with_settings(chosen)
 
 
-def identity(recipe: Recipe, weights: str, settings: str) -> dict[str, Any]:
-    """What tells a run of the comparison from the others: by the teacher's fingerprint and the digest of --set."""
+def same_way(recipe: Recipe, epochs: int) -> dict[str, Any]:
+    """Settings with which ADMM's ρ goes from its start to its limit in so many epochs, updated as often as can be."""
+    search = recipe.search
+    interval = max(1, round(search.interval * epochs / search.epochs))
+    updates = max(1, (epochs - 1) // interval)
+    return {
+        "search.interval": interval,
+        "search.rho_growth": max(1.0, (search.rho_limit / search.rho) ** (1 / updates)),
+    }
+
+
+def identity(recipe: Recipe, weights: str) -> dict[str, Any]:
+    """What tells a run of the comparison from the others: by the teacher's fingerprint and the digest of the recipe."""
     alone = recipe.method in ONE_STAGE
     return {
         "dataset": recipe.data.name,
         "architecture": recipe.teacher.architecture,
         "fingerprint": weights,
-        "settings": settings,
+        "settings": digest(recipe),
+        "evaluation": digest(recipe, ("threat", "evaluation")),
         "method": recipe.method,
         "rate": recipe.sparsity.rate,
         "mix": recipe.training.mix,
@@ -113,11 +138,11 @@ def alike(row: Mapping[str, Any], run: Mapping[str, Any], names: Iterable[str]) 
     return all(name in row and row[name] == run[name] for name in names)
 
 
-def digest(settings: Sequence[str]) -> str:
-    """A short name for what --set gives, in whatever order; empty if that is nothing that matters."""
-    given = {name.strip(): value.strip() for name, _, value in (text.partition("=") for text in settings)}
-    lines = [f"{name}={value}" for name, value in sorted(given.items()) if name not in ELSEWHERE]
-    return short(hashlib.sha256("\n".join(lines).encode()).hexdigest()) if lines else ""
+def digest(recipe: Recipe, sections: Sequence[str] = ()) -> str:
+    """A short name for the settings of a recipe, or of some sections; where it is run is none of them."""
+    settings = {key: value for key, value in flat(recipe).items() if key not in INCIDENTAL}
+    chosen = {key: value for key, value in settings.items() if not sections or key.partition(".")[0] in sections}
+    return short(hashlib.sha256(json.dumps(chosen, sort_keys=True).encode()).hexdigest())
 
 
 def folder_name(run: Mapping[str, Any]) -> str:
@@ -132,6 +157,20 @@ def short(sha256: str) -> str:
 
 def _row(recipe: Recipe, result: Mapping[str, Any]) -> dict[str, Any]:
     return {**row_of(recipe, result), "teacher": Path(recipe.teacher.checkpoint).name}
+
+
+def _scores(row: Mapping[str, Any], recipe: Recipe) -> dict[str, float]:
+    """What a row says of the attacks that a run would measure its teacher with."""
+    return {name: row[name] for name in COLUMNS if name in recipe.evaluation.attacks and row[name] is not None}
+
+
+def _autoattack(model: nn.Module, data: Data, recipe: Recipe, images: int) -> dict[str, Any]:
+    """The accuracy under AutoAttack on the first test images, where it is asked for."""
+    if not images:
+        return {}
+    chosen = {"threat": recipe.threat, "device": recipe.training.device, "images": images, "checks": False}
+    scores = pwoa.evaluate(model, data, attacks=("natural", "autoattack"), **chosen)
+    return {"autoattack": scores["autoattack"], "n_autoattack": scores.images}
 
 
 def _named(options: argparse.Namespace) -> list[str]:
@@ -155,6 +194,7 @@ def _options(words: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--mix", nargs="+", type=float, default=[0.0, 1.0])
     parser.add_argument("--seeds", nargs="+", type=int, default=[0])
     parser.add_argument("--epochs", nargs=2, type=int, metavar=("A", "B"), help="the same for all methods")
+    parser.add_argument("--autoattack", type=int, default=0, metavar="N", help="AutoAttack too, on N test images")
     parser.add_argument("--minutes", type=float, default=60.0, help="the time for all")
     parser.add_argument("--out", type=Path, required=True, help="the rows, as JSON")
     parser.add_argument("--runs", type=Path, default=Path("runs/competition"))

@@ -14,6 +14,7 @@ import pytest
 import torch
 from torch import nn
 
+from pwoa.errors import InputError
 from pwoa.methods import METHODS
 from pwoa.models import build
 from pwoa.progress import Progress
@@ -43,19 +44,34 @@ def test_the_settings_of_a_method_and_the_epochs_of_all(competition: ModuleType)
     options = competition._options([*given, "--methods", "pwoa", "hydra", "magnitude"])
     base = competition.pwoa.load_recipe("cifar10").with_settings(competition._named(options))
     found = list(competition.plan(options, base))
-    assert [competition.identity(recipe, "f", "")["epochs"] for recipe in found] == ["4+10", "4+10", "14"]
+    assert [competition.identity(recipe, "f")["epochs"] for recipe in found] == ["4+10", "4+10", "14"]
     assert [recipe.search.learning_rate for recipe in found] == [0.01, 0.1, 0.01]
     assert {recipe.training.mix for recipe in found} == {0.5}
     assert {recipe.sparsity.rate for recipe in found} == {8.0}
-    assert {competition.identity(recipe, "f", "")["fingerprint"] for recipe in found} == {"f"}
+    assert {competition.identity(recipe, "f")["fingerprint"] for recipe in found} == {"f"}
 
 
-def test_settings_are_told_apart_and_not_by_their_order_or_place(competition: ModuleType) -> None:
-    digest = competition.digest
-    assert digest([]) == digest(["training.device=cpu", "data.folder=/somewhere"]) == ""
-    assert digest(["threat.radius=0.1", "training.batch=64"]) == digest(["training.batch = 64", "threat.radius=0.1"])
-    assert digest(["training.batch=32", "training.batch=64"]) == digest(["training.batch=64"])
-    assert len({digest([f"training.batch={size}"]) for size in (16, 32, 64)} | {""}) == 4
+@pytest.mark.parametrize(("epochs", "interval"), [(50, 3), (10, 1), (4, 1), (1, 1)])
+def test_rho_takes_the_same_way_in_fewer_epochs(competition: ModuleType, epochs: int, interval: int) -> None:
+    recipe = competition.pwoa.load_recipe("cifar10")
+    search = recipe.with_settings(competition.same_way(recipe, epochs)).search
+    updates = [epoch for epoch in range(1, epochs) if epoch % search.interval == 0]
+    assert search.interval == interval
+    if updates:
+        assert search.rho * search.rho_growth ** len(updates) == pytest.approx(search.rho_limit)
+    if epochs == recipe.search.epochs:
+        assert search.rho_growth == pytest.approx(recipe.search.rho_growth, abs=0.02)
+
+
+def test_recipes_are_told_apart_and_not_by_their_place(competition: ModuleType) -> None:
+    recipe = competition.pwoa.load_recipe("mnist")
+    moved = recipe.with_settings({"training.device": "cpu", "data.folder": "/somewhere"})
+    changed = recipe.with_settings({"search.learning_rate": 0.1})
+    stronger = recipe.with_settings({"threat.radius": 0.1})
+    assert competition.digest(recipe) == competition.digest(moved)
+    assert len({competition.digest(each) for each in (recipe, changed, stronger)}) == 3
+    how = ("threat", "evaluation")
+    assert competition.digest(recipe, how) == competition.digest(changed, how) != competition.digest(stronger, how)
 
 
 def test_rows_are_saved_after_every_run_and_not_run_again(
@@ -63,6 +79,7 @@ def test_rows_are_saved_after_every_run_and_not_run_again(
 ) -> None:
     out, told = tmp_path / "rows" / "rows.json", Told()
     given = [*words, "--out", str(out), "--runs", str(tmp_path / "runs"), "--epochs", "1", "1", "--rates", "4"]
+    given += ["--autoattack", "5"]
     competition.main([*given, "--methods", "apd", "magnitude", "--mix", "0", "--minutes", "30"], told)
     rows = json.loads(out.read_text())
     assert [(row["method"], row["rate"], row["epochs"]) for row in rows] == [
@@ -76,7 +93,8 @@ def test_rows_are_saved_after_every_run_and_not_run_again(
     } <= set(rows[1])
     assert rows[0]["natural"] > 90
     assert rows[1]["teacher"] == "embedded"
-    assert (rows[1]["n"], rows[1]["cw"]) == (20, None)
+    assert (rows[1]["n"], rows[1]["n_autoattack"], rows[1]["cw"]) == (20, 5, None)
+    assert all(row["autoattack"] in (0, 20, 40, 60, 80, 100) for row in rows)
 
     again = Told()
     competition.main([*given, "--methods", "apd", "magnitude", "--mix", "0", "1", "--minutes", "0"], again)
@@ -96,7 +114,7 @@ class Counted:
         self.known.append(teacher_scores)
         accuracy = {"natural": float(next(teacher.parameters()).sum().detach())}
         summary = {"pruned": accuracy, "teacher": accuracy, "images": 5, "training_seconds": 1.0, "device": "none"}
-        return type("Result", (), {"summary": summary})()
+        return type("Result", (), {"summary": summary, "model": None})()
 
 
 def test_another_teacher_or_setting_is_another_row(
@@ -129,6 +147,24 @@ def test_another_teacher_or_setting_is_another_row(
     assert str(tmp_path) not in json.dumps([{**row, "dataset": ""} for row in rows])
 
 
+def test_a_run_that_fails_is_told_and_the_others_are_made(
+    competition: ModuleType, words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole, told = Counted(), Told()
+
+    def prune(*args: Any, recipe: Any, **rest: Any) -> Any:
+        if recipe.method == "pwoa":
+            raise InputError("the loss is not finite")
+        return whole(*args, **rest)
+
+    monkeypatch.setattr(competition.pwoa, "prune", prune)
+    out = tmp_path / "rows.json"
+    given = [*words, "--out", str(out), "--rates", "4", "--mix", "0", "--methods", "pwoa", "apd"]
+    competition.main(given, told)
+    assert told.said[0] == "pwoa at rate 4, mix 0 failed: the loss is not finite"
+    assert [row["method"] for row in json.loads(out.read_text())] == ["teacher", "apd"]
+
+
 def test_no_run_begins_that_would_not_end_in_time(
     competition: ModuleType, words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -139,7 +175,7 @@ def test_no_run_begins_that_would_not_end_in_time(
         now[0] += 60 * 4
         accuracy = {"natural": 99.0}
         summary = {"pruned": accuracy, "teacher": accuracy, "images": 5, "training_seconds": 1.0, "device": "none"}
-        return type("Result", (), {"summary": summary})()
+        return type("Result", (), {"summary": summary, "model": None})()
 
     monkeypatch.setattr(competition.pwoa, "prune", prune)
     monkeypatch.setattr(time, "monotonic", lambda: now[0])

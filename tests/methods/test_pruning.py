@@ -53,6 +53,15 @@ class TestMixing:
         assert torch.equal(mixed.y, batch.y)
         assert all(module.training for module in tiny_teacher.modules())
 
+    def test_the_attack_can_reach_all_of_the_ball(self, tiny_teacher: nn.Module, tiny_data: Data, quick: Make) -> None:
+        """Also where the steps for evaluation are so small that ten of them cannot, as on MNIST."""
+        recipe = quick(training__mix=1.0, threat__radius=0.3, threat__step=0.001)
+        material, batch = batch_of(tiny_data, recipe)
+        apart = (Mixer(tiny_teacher, material, recipe)(batch).x - batch.x).abs()
+        inside = (batch.x > 0.31) & (batch.x < 0.69)
+        assert int(inside.sum()) > 50
+        assert float((apart[inside] > 0.29).float().mean()) > 0.5
+
     def test_it_is_seeded(self, tiny_teacher: nn.Module, tiny_data: Data, quick: Make) -> None:
         recipe = quick(training__mix=0.5)
         material, batch = batch_of(tiny_data, recipe)

@@ -30,16 +30,15 @@ class RobustTraining(Stage):
         self._model = model
         self.trained = model
         self._logits = as_logits(model, material.classes)
-        self._threat = dataclasses.replace(recipe.threat, step=recipe.pretrain.step or recipe.threat.radius / 4)
-        self._now = self._threat
+        threat = recipe.threat.in_quarters()
+        self.threat = dataclasses.replace(threat, step=recipe.pretrain.step or threat.step)
+        self._now = self.threat
 
     def before_epoch(self, epoch: int) -> None:
         """At the whole radius from the start, training on MNIST stays at a constant answer."""
         growing = self._recipe.growing
         share = min(1.0, (epoch + 1) / growing) if growing else 1.0
-        self._now = dataclasses.replace(
-            self._threat, radius=share * self._threat.radius, step=share * self._threat.step
-        )
+        self._now = dataclasses.replace(self.threat, radius=share * self.threat.radius, step=share * self.threat.step)
 
     def constants(self) -> object:
         return self._now
@@ -47,9 +46,8 @@ class RobustTraining(Stage):
     def loss(self, batch: Batch) -> Loss:
         if self._model.training:
             return self.robust_loss(batch, self._now)
-        threat = dataclasses.replace(self._threat, step=self._threat.radius / 4)
         with under_attack(self._model):
-            found = pgd(self._logits, batch.x, batch.y, threat, 10)
+            found = pgd(self._logits, batch.x, batch.y, self.threat.in_quarters(), 10)
         logits = self._logits(found)
         error = 100 * (logits.argmax(1) != batch.y).float().mean()
         loss = F.cross_entropy(logits.float(), batch.y)

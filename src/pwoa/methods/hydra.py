@@ -121,5 +121,5 @@ def mixed_loss(student: nn.Module, material: Material, recipe: Recipe) -> Callab
     """TRADES where every example is adversarial, else the cross-entropy of a mixed batch."""
     if recipe.training.mix == 1:
         trades = Trades(student, material, recipe)
-        return lambda batch: trades.robust_loss(batch, recipe.threat)
+        return lambda batch: trades.robust_loss(batch, trades.threat)
     return mixed_classification(student, material, recipe)

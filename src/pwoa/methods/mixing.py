@@ -19,13 +19,13 @@ STEPS = 10
 class Mixer:
     """Replaces training.mix of the examples of a batch, chosen at random, by PGD-10 examples of the model as it is.
 
-    With a ratio of 0 it does nothing. The images chosen and the attack's start come from torch's own generator, which
-    the engine seeds anew for each epoch.
+    Their steps are a quarter of the radius. With a ratio of 0 it does nothing. The images chosen and the attack's start
+    come from torch's own generator, which the engine seeds anew for each epoch.
     """
 
     def __init__(self, model: nn.Module, material: Material, recipe: Recipe) -> None:
         self._model, self._logits = model, as_logits(model, material.classes)
-        self._threat, self._ratio = recipe.threat, recipe.training.mix
+        self._threat, self._ratio = recipe.threat.in_quarters(), recipe.training.mix
 
     def __call__(self, batch: Batch) -> Batch:
         count = round(self._ratio * len(batch.y))

@@ -67,6 +67,13 @@ class Threat:
             if not 0 <= value <= high:
                 raise InputError(f"threat.{name} = {value}; allowed: from 0 to {high:g} in {self.norm}")
 
+    def in_quarters(self) -> Threat:
+        """The attacker whose steps are a quarter of the radius: for training, where there are few steps.
+
+        On MNIST ten of the steps of 0.01 that evaluations take come a third of the way.
+        """
+        return dataclasses.replace(self, step=self.radius / 4)
+
 
 @dataclass(frozen=True)
 class SparsityRecipe:
