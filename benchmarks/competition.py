@@ -29,15 +29,13 @@ import pwoa
 from pwoa.data import Data
 from pwoa.errors import InputError
 from pwoa.files import save_rows
-from pwoa.methods import METHODS
+from pwoa.methods import METHODS, ONE_STAGE
 from pwoa.models import fingerprint
 from pwoa.progress import ConsoleProgress, Progress
 from pwoa.recipe import INCIDENTAL, Recipe, flat, numbers, presets
 from pwoa.sweep import row_of
 from pwoa.sweep.rows import COLUMNS
 
-ONE_STAGE = ("magnitude",)
-"""Methods that search nothing: they train the weights from the start."""
 SAME_TEACHER = ("dataset", "architecture", "fingerprint", "evaluation")
 """What two rows must have in common for the teacher to be measured once for both."""
 

@@ -439,6 +439,9 @@ def test_a_run_says_its_method_and_whether_it_is_example_free(
     run = prune(tiny_teacher, tiny_data, method="hydra", recipe=recipe, folder=tmp_path / "a", progress=free)
     assert run.summary["method"] == "hydra"
     assert "hydra: " in free.said
+    assert ", 1 + 1 epochs on " in free.said
     assert "natural examples only" in free.said
     prune(tiny_teacher, tiny_data, recipe=quick(training__mix=0.5, **short), folder=tmp_path / "b", progress=mixed)
     assert "mix ratio 0.5, not example-free" in mixed.said
+    prune(tiny_teacher, tiny_data, method="magnitude", recipe=recipe, folder=tmp_path / "c", progress=mixed)
+    assert ", 1 epoch on " in mixed.said  # it searches nothing

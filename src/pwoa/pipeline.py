@@ -21,7 +21,7 @@ from pwoa.evaluation import check_teacher, parse_attacks
 from pwoa.evaluation.verdicts import FILE as VERDICTS
 from pwoa.evaluation.verdicts import save_verdicts
 from pwoa.guard import example_free
-from pwoa.methods import find_method
+from pwoa.methods import epochs_in_words, find_method
 from pwoa.models import architecture_name, check_model, fingerprint, load_model
 from pwoa.progress import Progress
 from pwoa.recipe import Recipe, load_recipe, numbers, recipe_for
@@ -85,7 +85,7 @@ class _Pruning(Work):
         examples = f"mix ratio {mix:g}, not example-free" if mix else "natural examples only"
         return (
             f"{method}{recipe.teacher.architecture} on {recipe.data.name}, rate {recipe.sparsity.rate:g}, "
-            f"{recipe.search.epochs} + {recipe.finetune.epochs} epochs on {self.material.in_words()}, "
+            f"{epochs_in_words(recipe)} on {self.material.in_words()}, "
             f"{several}{device_name(self.device)}\n"
             f"threat: {recipe.threat.norm} {recipe.threat.radius:.4g}; {examples}; run folder: {run.path}"
         )

@@ -23,6 +23,7 @@ from pwoa.methods.pwoa import Pwoa
 from pwoa.methods.trades import Trades
 from pwoa.recipe import Recipe
 from pwoa.training import Material, Stage
+from pwoa.words import counted
 
 
 class Method(Protocol):
@@ -45,6 +46,9 @@ METHODS: dict[str, Callable[[nn.Module, nn.Module, Material, Recipe], Method]] =
 }
 """Name → function of (student, teacher, material, recipe)."""
 
+ONE_STAGE = ("magnitude",)
+"""Methods that search nothing: they train the weights that stay from the start."""
+
 
 PRETRAINING: dict[str, Callable[[nn.Module, Material, Recipe], RobustTraining]] = {
     "pgd-at": PgdAt,
@@ -55,6 +59,13 @@ PRETRAINING: dict[str, Callable[[nn.Module, Material, Recipe], RobustTraining]] 
     "fast-at": FastAt,
 }
 """Name → function of (model, material, recipe)."""
+
+
+def epochs_in_words(recipe: Recipe) -> str:
+    """The epochs of the search and of the weights, as `50 + 100 epochs`."""
+    if recipe.method in ONE_STAGE:
+        return counted(recipe.finetune.epochs, "epoch")
+    return f"{recipe.search.epochs} + {recipe.finetune.epochs} epochs"
 
 
 def find_pretraining(name: str) -> Callable[[nn.Module, Material, Recipe], RobustTraining]:
