@@ -6,9 +6,10 @@ MODELS is a folder with the checkpoints named in MODELS below; those that are no
 `oracle` are percent robust accuracy, of each component alone and of the whole; lower is the stronger attack.
 The other one is not a dependency: pip install --no-deps pyautoattack==0.2.0
 
-Its Square departs from the paper twice. It never changes the last row and column of an image: it picks corners from 0
-to one less than the paper does. And within AutoAttack its windows shrink by the schedule for 10,000 queries, of which
-it takes 5,000, so that they never become single pixels; ours, as in the paper, stretches the schedule to the budget.
+Its Square, like that of the reference AutoAttack, departs from the paper on Square twice. It never changes the last row
+and column of an image: it picks corners from 0 to one less than the paper does. And its windows shrink by the schedule
+for 10,000 queries, of which it takes 5,000, so that they never become single pixels; ours, as in the paper, stretches
+the schedule to the budget.
 `--square corners` mends the first, `--square paper` both, for a comparison of the same attack.
 """
 
@@ -160,6 +161,7 @@ def rows(given: Options) -> Iterator[dict[str, object]]:
                 "seconds_ours": round(my_seconds, 2),
                 "seconds_oracle": round(its_seconds, 2),
                 "queries": given.queries,
+                "batch": given.batch,
                 "square": given.square,
                 "seed": given.seed,
                 "search": given.search,

@@ -35,6 +35,7 @@ from pwoa.progress import ConsoleProgress, Progress
 from pwoa.recipe import INCIDENTAL, Recipe, flat, numbers, presets
 from pwoa.sweep import row_of
 from pwoa.sweep.rows import COLUMNS
+from pwoa.words import counted
 
 SAME_TEACHER = ("dataset", "architecture", "fingerprint", "evaluation")
 """What two rows must have in common for the teacher to be measured once for both."""
@@ -46,16 +47,18 @@ def main(words: Sequence[str] | None = None, progress: Progress | None = None) -
 
 def compete(options: argparse.Namespace, progress: Progress) -> None:
     """Run what is left of the comparison, as far as the time goes."""
-    began, longest = time.monotonic(), 0.0
+    began, longest, failed = time.monotonic(), 0.0, 0
     base = pwoa.load_recipe(options.recipe).with_settings(_named(options))
     data = pwoa.load_data(base.data.name, folder=base.data.folder or None)
     given = numbers(base.teacher.mean, "teacher.mean"), numbers(base.teacher.std, "teacher.std")
+    if options.autoattack and "autoattack" in base.evaluation.attacks:
+        raise InputError("AutoAttack is asked for twice: by --autoattack and in evaluation.attacks")
     teacher = pwoa.load_model(base.teacher.architecture, base.teacher.checkpoint, data, *given)
     rows: list[dict[str, Any]] = json.loads(options.out.read_text(encoding="utf-8")) if options.out.exists() else []
     weights = short(fingerprint(teacher))
     for recipe in plan(options, base):
         run = identity(recipe, weights)
-        if any(alike(row, run, run) for row in rows):
+        if any(alike(row, run, run) and row.get("n_autoattack", 0) == options.autoattack for row in rows):
             continue
         left = 60 * options.minutes - (time.monotonic() - began)
         if left < longest:
@@ -76,17 +79,24 @@ def compete(options: argparse.Namespace, progress: Progress) -> None:
             progress.say(
                 f"{recipe.method} at rate {recipe.sparsity.rate:g}, mix {recipe.training.mix:g} failed: {error}"
             )
+            failed += 1
             continue
+        finally:
+            longest = max(longest, time.monotonic() - start)
         if not known:
             dense = {**result.summary, "pruned": result.summary["teacher"], "training_seconds": 0.0}
             strongest = _autoattack(teacher, data, recipe, options.autoattack)
             rows.append({**_row(recipe, dense), **strongest, **run, "method": "teacher", "rate": 1.0, "epochs": "0"})
-        rows.append(
-            {**_row(recipe, result.summary), **_autoattack(result.model, data, recipe, options.autoattack), **run}
-        )
+        elif known[0].get("n_autoattack", 0) != options.autoattack:
+            known[0].update(_autoattack(teacher, data, recipe, options.autoattack))
+        strongest = _autoattack(result.model, data, recipe, options.autoattack)
+        rows = [row for row in rows if not alike(row, run, run)]
+        rows.append({**_row(recipe, result.summary), **strongest, **run})
         save_rows(options.out, rows)
         longest = max(longest, time.monotonic() - start)
         progress.say(json.dumps(rows[-1]))
+    if failed:
+        raise SystemExit(f"{counted(failed, 'run')} failed")
 
 
 def plan(options: argparse.Namespace, base: Recipe) -> Iterator[Recipe]:
@@ -106,6 +116,8 @@ def plan(options: argparse.Namespace, base: Recipe) -> Iterator[Recipe]:
 def same_way(recipe: Recipe, epochs: int) -> dict[str, Any]:
     """Settings with which ADMM's ρ goes from its start to its limit in so many epochs, updated as often as can be."""
     search = recipe.search
+    if epochs == search.epochs or not search.rho:
+        return {}
     interval = max(1, round(search.interval * epochs / search.epochs))
     updates = max(1, (epochs - 1) // interval)
     return {
@@ -137,8 +149,8 @@ def alike(row: Mapping[str, Any], run: Mapping[str, Any], names: Iterable[str]) 
 
 
 def digest(recipe: Recipe, sections: Sequence[str] = ()) -> str:
-    """A short name for the settings of a recipe, or of some sections; where it is run is none of them."""
-    settings = {key: value for key, value in flat(recipe).items() if key not in INCIDENTAL}
+    """A short name for the settings of a recipe, or of some sections, but for the seed and where it is run."""
+    settings = {key: value for key, value in flat(recipe).items() if key not in (*INCIDENTAL, "training.seed")}
     chosen = {key: value for key, value in settings.items() if not sections or key.partition(".")[0] in sections}
     return short(hashlib.sha256(json.dumps(chosen, sort_keys=True).encode()).hexdigest())
 

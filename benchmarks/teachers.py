@@ -2,7 +2,7 @@
 
     python benchmarks/teachers.py --recipe teacher-cifar10 --folder CIFAR10 --out results/teachers.json
     python benchmarks/teachers.py --recipe teacher-cifar10 --folder CIFAR10 --out tries.json --minutes 10 \
-        --set pretrain.epochs=7 --variants "as it is" "warm:pretrain.warmup=2" "low:pretrain.learning_rate=0.05"
+        --set pretrain.epochs=7 --variants "cold:pretrain.warmup=0" "warm:pretrain.warmup=2"
 
 A variant is a name, and after a colon what it changes, with commas between. Rows are saved after every training; those
 there already by name are skipped, and no training begins after `--minutes`. `seconds` is all from loading the data to

@@ -359,3 +359,10 @@ def test_what_a_run_chose_is_no_difference_to_auto_and_where_things_lie_is_none(
     assert recorded.differences(asked) == {}
     assert list(recorded.differences(asked.with_settings({"training.mode": "fast"}))) == ["training.mode"]
     assert list(recorded.differences(asked.with_settings({"objective.balance": "auto"}))) == ["objective.balance"]
+
+
+def test_a_warm_up_leaves_epochs_after_it() -> None:
+    recipe = load_recipe("teacher-cifar10")
+    assert recipe.with_settings({"pretrain.epochs": 6}).pretrain.warmup == 5
+    with pytest.raises(InputError, match=r"pretrain.warmup = 5; allowed: fewer than pretrain.epochs, 5"):
+        recipe.with_settings({"pretrain.epochs": 5})

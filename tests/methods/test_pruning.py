@@ -21,10 +21,11 @@ from pwoa.cli import app
 from pwoa.data import Data
 from pwoa.guard import ExampleFreeViolation, example_free
 from pwoa.methods import METHODS, PRETRAINING, find_method
-from pwoa.methods.hydra import Hydra, Scoring, first_scores
+from pwoa.methods.hydra import Hydra, Scoring, first_scores, mixed_loss
 from pwoa.methods.mixing import Mixer
+from pwoa.methods.trades import Trades
 from pwoa.progress import Progress
-from pwoa.recipe import Recipe
+from pwoa.recipe import Recipe, Threat
 from pwoa.sparsity import prunable
 from pwoa.training import Batch, Material
 
@@ -169,6 +170,21 @@ def test_a_method_killed_in_either_stage_resumes_to_the_same_bits(
 
 
 class TestHydra:
+    def test_where_all_examples_are_adversarial_the_attack_can_reach_all_of_the_ball(
+        self, tiny_teacher: nn.Module, tiny_data: Data, quick: Make, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        recipe = quick(method="hydra", training__mix=1.0, threat__radius=0.3, threat__step=0.001)
+        material, batch = batch_of(tiny_data, recipe)
+        asked: list[Threat] = []
+
+        def note(trades: Trades, batch: Batch, threat: Threat) -> Tensor:
+            asked.append(threat)
+            return batch.x
+
+        monkeypatch.setattr(Trades, "furthest", note)
+        mixed_loss(tiny_teacher, material, recipe)(batch)
+        assert asked == [recipe.threat.in_quarters()]
+
     def scoring(self, model: nn.Module, data: Data, recipe: Recipe) -> tuple[Scoring, Batch]:
         material, batch = batch_of(data, recipe)
         scoring = Hydra(model, model, material, recipe).stages[0]

@@ -111,6 +111,16 @@ def test_natural_and_adversarial_images_are_normalised_together(tiny_data: Data,
     torch.testing.assert_close(torch.cat([natural, shifted]), expected)
 
 
+@pytest.mark.parametrize("method", ["trades", "mart", "pgd-at"])
+def test_attacks_start_anywhere_in_the_ball(tiny_teacher: nn.Module, tiny_data: Data, quick: Make, method: str) -> None:
+    """With steps that move nothing, what is found is the start."""
+    recipe = quick(threat__radius=0.2, pretrain__step=1e-6)
+    stage, batch = stage_of(method, tiny_teacher, tiny_data, recipe)
+    found = stage.furthest(batch, stage.threat) if method == "trades" else stage.attacked(batch, stage.threat)
+    apart = (found - batch.x).abs()[(batch.x > 0.2) & (batch.x < 0.8)]
+    assert float(apart.mean()) == pytest.approx(0.1, rel=0.15)
+
+
 def test_each_group_has_as_many_natural_images_as_adversarial_ones(tiny_data: Data, quick: Make) -> None:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.Flatten(), nn.Linear(64, 3))

@@ -88,18 +88,20 @@ def test_the_table_of_speed_compares_with_the_baseline_of_the_same_network(tmp_p
 
 def test_the_table_of_the_competition_has_a_row_for_a_method_at_a_rate_and_a_mix(tmp_path: Path) -> None:
     shared = {"dataset": "digits", "architecture": "net", "n": 10000, "device": "GPU", "cw": None, "autoattack": 40.0}
+    shared |= {"epochs": "4+10", "fingerprint": "f", "settings": "s", "n_autoattack": 500}
     teacher = {**shared, "method": "teacher", "rate": 1.0, "mix": 0.0, "natural": 90.0, "pgd20": 50.0, "seed": 0}
     rows = [
         teacher,
         {**teacher, "method": "pwoa", "rate": 4.0, "natural": 88.0},
         {**teacher, "method": "pwoa", "rate": 4.0, "natural": 89.0, "seed": 1},
+        {**teacher, "method": "pwoa", "rate": 4.0, "natural": 70.0, "epochs": "1+1"},
         {**teacher, "method": "hydra", "rate": 4.0, "mix": 0.5, "pgd20": 45.5},
         {**teacher, "architecture": "wide"},
     ]
     (tmp_path / "competition.json").write_text(json.dumps(rows))
     table = competition_table(tmp_path / "competition.json")
-    assert "| method | rate | mix ratio | natural | PGD-20 | CW | AutoAttack | seeds |" in table
-    assert "| teacher | 1 | 0 | 90.00 | 50.00 |  | 40.00 | 1 |" in table
-    assert "| pwoa | 4 | 0 | 88.50 ± 0.71 | 50.00 ± 0.00 |  | 40.00 ± 0.00 | 2 |" in table
-    assert "| hydra | 4 | 0.5 | 90.00 | 45.50 |  | 40.00 | 1 |" in table
-    assert table.index("net on digits, 10,000 test images, GPU") < table.index("wide on digits")
+    assert "| method | rate | mix ratio | epochs | natural | PGD-20 | CW | AutoAttack | seeds |" in table
+    assert "| teacher | 1 | 0 | 4+10 | 90.00 | 50.00 |  | 40.00 | 1 |" in table
+    assert "| pwoa | 4 | 0 | 4+10 | 88.50 ± 0.71 | 50.00 ± 0.00 |  | 40.00 ± 0.00 | 2 |" in table
+    assert "| hydra | 4 | 0.5 | 4+10 | 90.00 | 45.50 |  | 40.00 | 1 |" in table
+    assert table.index("net on digits, 10,000 test images (AutoAttack: 500), GPU") < table.index("wide on digits")

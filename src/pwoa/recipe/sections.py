@@ -164,6 +164,10 @@ class PretrainRecipe:
     growing: int = _number(0, low=0)
     lite: float = _number(1.0, low=1)
 
+    def __post_init__(self) -> None:
+        if self.warmup and self.warmup >= self.epochs:
+            raise InputError(f"pretrain.warmup = {self.warmup}; allowed: fewer than pretrain.epochs, {self.epochs}")
+
 
 @dataclass(frozen=True)
 class TrainingRecipe:

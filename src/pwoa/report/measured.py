@@ -12,6 +12,8 @@ from pwoa.report.table import attack_name
 from pwoa.sweep.rows import COLUMNS, mean_and_deviation
 
 _COLUMNS = ("natural", "fgsm", "pgd10", "pgd20", "cw")
+_ALIKE = ("method", "rate", "mix", "epochs", "fingerprint", "settings")
+"""What the rows have in common that one line of the comparison is the mean of."""
 _PARTS = {"standard": "AutoAttack"}
 _MODELS = {"teacher": "teacher (dense)", "ce": "naive (cross-entropy)", "pwoa": "PwoA"}
 
@@ -69,9 +71,9 @@ def oracle_table(path: Path) -> str:
     return (
         "Robust accuracy in percent, ours / pyautoattack 0.2.0, on the same 1,000 test images (seed 0), and in "
         "brackets how many times faster ours was in the same run:\n\n" + "\n".join(lines) + "\n\n"
-        "Square is not the same attack in both: in the other's AutoAttack its windows do not shrink to single pixels "
-        "within the 5,000 queries, nor reach the last row and column. Ours keeps to the paper in both, and is stronger "
-        f"for it. With the other's made to do the same: {'; '.join(mended)}.\n\n"
+        "Square is not the same attack in both. In the reference AutoAttack, and in this one, windows do not shrink to "
+        "single pixels within its 5,000 queries, nor reach the last row and column. Ours keeps to the paper on "
+        f"Square in both, so it can be stronger. With the other's made to do the same: {'; '.join(mended)}.\n\n"
         f"All {whole['n']:,} test images of CIFAR-10, {whole['model']}, {whole['device']}: {whole['ours']:.2f} % in "
         f"{whole['seconds_ours']:.0f} s."
     )
@@ -136,20 +138,22 @@ def speed_table(path: Path) -> str:
 def competition_table(path: Path) -> str:
     """results/competition.json as Markdown: a table a network, one row a method, rate and mix ratio, over the seeds."""
     rows = json.loads(path.read_text(encoding="utf-8"))
-    head = ["method", "rate", "mix ratio", *(attack_name(column) for column in COLUMNS), "seeds"]
+    head = ["method", "rate", "mix ratio", "epochs", *(attack_name(column) for column in COLUMNS), "seeds"]
     tables = []
     for dataset, architecture in dict.fromkeys((row["dataset"], row["architecture"]) for row in rows):
-        groups: dict[tuple[str, float, float], list[Mapping[str, Any]]] = {}
+        groups: dict[tuple[Any, ...], list[Mapping[str, Any]]] = {}
         for row in rows:
             if (row["dataset"], row["architecture"]) == (dataset, architecture):
-                groups.setdefault((row["method"], row["rate"], row["mix"]), []).append(row)
+                groups.setdefault(tuple(row[key] for key in _ALIKE), []).append(row)
         lines = [_line(head), _line(["---"] * len(head))]
-        for (method, rate, mix), own in groups.items():
+        for own in groups.values():
             accuracies = (mean_and_deviation([row[column] for row in own]) for column in COLUMNS)
-            lines.append(_line([method, f"{rate:g}", f"{mix:g}", *accuracies, f"{len(own)}"]))
+            about = [own[0]["method"], f"{own[0]['rate']:g}", f"{own[0]['mix']:g}", own[0]["epochs"]]
+            lines.append(_line([*about, *accuracies, f"{len(own)}"]))
+        strongest = f" (AutoAttack: {own[0]['n_autoattack']:,})" if own[0].get("n_autoattack") else ""
         tables.append(
-            f"{architecture} on {dataset}, {own[0]['n']:,} test images, {own[0]['device']}; accuracy in percent, "
-            "mean ± standard deviation over the seeds:\n\n" + "\n".join(lines)
+            f"{architecture} on {dataset}, {own[0]['n']:,} test images{strongest}, {own[0]['device']}; accuracy in "
+            "percent, mean ± standard deviation over the seeds:\n\n" + "\n".join(lines)
         )
     return "\n\n".join(tables)
 
