@@ -3,18 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from hypothesis import settings
+from PIL import Image
 from torch import Tensor, nn
 
 from pwoa.data import Data, load_data
+from pwoa.progress import Progress
 from pwoa.recipe import Recipe
 
 settings.register_profile("repeatable", derandomize=True)  # a failure is the code's, not the day's
 settings.load_profile("repeatable")
+
+
+class Told(Progress):
+    """Keeps what a run says."""
+
+    def __init__(self) -> None:
+        self.said: list[str] = []
+
+    def say(self, message: str) -> None:
+        self.said.append(message)
 
 
 class TinyNet(nn.Module):
@@ -92,3 +105,24 @@ def quick() -> Callable[..., Recipe]:
         return Recipe().with_settings(chosen | {key.replace("__", "."): value for key, value in settings.items()})
 
     return make
+
+
+@pytest.fixture
+def told() -> Told:
+    return Told()
+
+
+@pytest.fixture(scope="session")
+def digits(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int, int], Path]:
+    """Writes a folder of so many images of digits to train and to test with."""
+
+    def write(train: int, test: int) -> Path:
+        folder, data = tmp_path_factory.mktemp("digits"), load_data("mnist-mini")
+        for split, images, n in (("train", data.train, train), ("test", data.test, test)):
+            for i in range(n):
+                target = folder / split / str(int(images.labels[i]))
+                target.mkdir(parents=True, exist_ok=True)
+                Image.fromarray(images.pixels[i, 0].numpy()).save(target / f"{i:04}.png")
+        return folder
+
+    return write

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from torch import nn
@@ -15,18 +16,9 @@ from pwoa.cli import app
 from pwoa.data import Data
 from pwoa.errors import InputError
 from pwoa.models import build
-from pwoa.progress import Progress
 from pwoa.recipe import Recipe
 
 Make = Callable[..., Recipe]
-
-
-class Told(Progress):
-    def __init__(self) -> None:
-        self.said: list[str] = []
-
-    def say(self, message: str) -> None:
-        self.said.append(message)
 
 
 def parameters(model: nn.Module) -> int:
@@ -45,9 +37,8 @@ def lite(quick: Make, rate: float) -> Recipe:
 
 
 def test_a_lite_network_has_the_depth_of_the_other_and_that_many_fewer_parameters(
-    tmp_path: Path, tiny_data: Data, quick: Make
+    tmp_path: Path, tiny_data: Data, quick: Make, told: Any
 ) -> None:
-    told = Told()
     result = pwoa.pretrain(None, tiny_data, recipe=lite(quick, 4.0), folder=tmp_path / "run", progress=told)
     dense = build("resnet18@0.2", 3, 1)
     assert [name for name, _ in result.model.named_parameters()] == [name for name, _ in dense.named_parameters()]

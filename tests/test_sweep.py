@@ -7,16 +7,15 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
-from PIL import Image
 from typer.testing import CliRunner
 
 from pwoa.cli import app
-from pwoa.data import load_data
 from pwoa.errors import InputError
-from pwoa.progress import Progress
 from pwoa.recipe import to_toml
 from pwoa.sweep import expand, spread, sweep
 
@@ -35,23 +34,9 @@ recipe = "demo"
 
 
 @pytest.fixture(scope="module")
-def digits(tmp_path_factory: pytest.TempPathFactory) -> str:
+def few(digits: Callable[[int, int], Path]) -> str:
     """A setting that names a folder of a few images."""
-    folder, data = tmp_path_factory.mktemp("digits"), load_data("mnist-mini")
-    for split, images, n in (("train", data.train, 100), ("test", data.test, 40)):
-        for i in range(n):
-            target = folder / split / str(int(images.labels[i]))
-            target.mkdir(parents=True, exist_ok=True)
-            Image.fromarray(images.pixels[i, 0].numpy()).save(target / f"{i:04}.png")
-    return f'"data.name" = "{folder}"\n'
-
-
-class Told(Progress):
-    def __init__(self) -> None:
-        self.said: list[str] = []
-
-    def say(self, message: str) -> None:
-        self.said.append(message)
+    return f'"data.name" = "{digits(100, 40)}"\n'
 
 
 def write(folder: Path, text: str) -> Path:
@@ -208,11 +193,10 @@ def test_means_and_deviations_are_over_rows_with_one_label() -> None:
     }
 
 
-def test_finished_runs_are_skipped_and_failed_ones_left_out(tmp_path: Path, digits: str) -> None:
+def test_finished_runs_are_skipped_and_failed_ones_left_out(tmp_path: Path, few: str, told: Any) -> None:
     """Real runs: one prunes, one fails, and one trains a Lite network."""
     grid = '[grid]\nmethod = ["magnitude", "pgd-at"]\nsparsity.rate = [64, 100000]\n'
-    path = write(tmp_path, QUICK + digits + grid)
-    told = Told()
+    path = write(tmp_path, QUICK + few + grid)
     found = sweep(path, tmp_path / "runs", retries=0, progress=told)
     pruned, lite, narrowest = found.rows
     assert set(pruned) == {
@@ -240,7 +224,7 @@ def test_finished_runs_are_skipped_and_failed_ones_left_out(tmp_path: Path, digi
     assert "error: 1 of the runs failed" in done.stderr
     assert result.stat().st_mtime_ns == before
 
-    changed = write(tmp_path, QUICK + digits + '"finetune.learning_rate" = 0.02\n' + grid)
+    changed = write(tmp_path, QUICK + few + '"finetune.learning_rate" = 0.02\n' + grid)
     differs = r"holds another run \(finetune\.learning_rate: there 0\.01, now 0\.02\); choose another --out"
     with pytest.raises(InputError, match=differs):
         sweep(changed, tmp_path / "runs")
@@ -264,9 +248,9 @@ def test_what_a_run_chose_itself_makes_it_no_other(tmp_path: Path) -> None:
     ],
 )
 def test_ctrl_c_and_sigterm_stop_the_runs_to_be_resumed(
-    tmp_path: Path, digits: str, number: signal.Signals, code: int, line: str
+    tmp_path: Path, few: str, number: signal.Signals, code: int, line: str
 ) -> None:
-    path = write(tmp_path, QUICK + digits + '"training.checkpoint_seconds" = 0\n[grid]\nfinetune.epochs = [2000]\n')
+    path = write(tmp_path, QUICK + few + '"training.checkpoint_seconds" = 0\n[grid]\nfinetune.epochs = [2000]\n')
     command = [sys.executable, "-m", "pwoa", "sweep", str(path), "--out", str(tmp_path / "runs")]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     checkpoint = tmp_path / "runs" / "epochs=2000" / "checkpoint" / "state.pt"

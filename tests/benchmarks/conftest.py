@@ -8,9 +8,6 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
-from PIL import Image
-
-from pwoa.data import load_data
 
 
 @pytest.fixture(scope="session")
@@ -28,13 +25,7 @@ def script() -> Callable[[str], ModuleType]:
 
 
 @pytest.fixture(scope="session")
-def few(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+def few(digits: Callable[[int, int], Path]) -> list[str]:
     """Options for a folder of a few images: 75 to train with, 20 to test."""
-    folder, data = tmp_path_factory.mktemp("digits"), load_data("mnist-mini")
-    for split, images, n in (("train", data.train, 75), ("test", data.test, 20)):
-        for i in range(n):
-            target = folder / split / str(int(images.labels[i]))
-            target.mkdir(parents=True, exist_ok=True)
-            Image.fromarray(images.pixels[i, 0].numpy()).save(target / f"{i:04}.png")
-    settings = [f"data.name={folder}", "data.validation=25", "training.batch=25", "training.device=cpu"]
+    settings = [f"data.name={digits(75, 20)}", "data.validation=25", "training.batch=25", "training.device=cpu"]
     return [word for setting in settings for word in ("--set", setting)]

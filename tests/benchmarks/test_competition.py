@@ -20,14 +20,6 @@ from pwoa.models import build
 from pwoa.progress import Progress
 
 
-class Told(Progress):
-    def __init__(self) -> None:
-        self.said: list[str] = []
-
-    def say(self, message: str) -> None:
-        self.said.append(message)
-
-
 @pytest.fixture(scope="module")
 def competition(script: Callable[[str], ModuleType]) -> ModuleType:
     return script("competition")
@@ -74,12 +66,12 @@ def test_recipes_are_told_apart_and_not_by_their_place(competition: ModuleType) 
 
 
 def test_rows_are_saved_after_every_run_and_not_run_again(
-    competition: ModuleType, words: list[str], tmp_path: Path
+    competition: ModuleType, words: list[str], tmp_path: Path, told: Any
 ) -> None:
-    out, told = tmp_path / "rows" / "rows.json", Told()
+    out = tmp_path / "rows" / "rows.json"
     given = [*words, "--out", str(out), "--runs", str(tmp_path / "runs"), "--epochs", "1", "1", "--rates", "4"]
     given += ["--autoattack", "5"]
-    competition.main([*given, "--methods", "apd", "magnitude", "--mix", "0", "--minutes", "30"], told)
+    competition.main([*given, "--methods", "apd", "magnitude", "--mix", "0", "--minutes", "30"], Progress())
     rows = json.loads(out.read_text())
     assert [(row["method"], row["rate"], row["epochs"]) for row in rows] == [
         ("teacher", 1.0, "0"),
@@ -95,12 +87,11 @@ def test_rows_are_saved_after_every_run_and_not_run_again(
     assert (rows[1]["n"], rows[1]["n_autoattack"], rows[1]["cw"]) == (20, 5, None)
     assert all(row["autoattack"] in (0, 20, 40, 60, 80, 100) for row in rows)
 
-    again = Told()
-    competition.main([*given, "--methods", "apd", "magnitude", "--mix", "0", "1", "--minutes", "0"], again)
+    competition.main([*given, "--methods", "apd", "magnitude", "--mix", "0", "1", "--minutes", "0"], told)
     assert json.loads(out.read_text()) == rows
-    assert "stopped" in again.said[-1]
+    assert "stopped" in told.said[-1]
 
-    competition.main([*given, "--methods", "apd", "--mix", "0", "--autoattack", "10"], Told())
+    competition.main([*given, "--methods", "apd", "--mix", "0", "--autoattack", "10"], Progress())
     more = json.loads(out.read_text())
     assert [(row["method"], row["n_autoattack"]) for row in more] == [("teacher", 10), ("magnitude", 5), ("apd", 10)]
 
@@ -108,7 +99,7 @@ def test_rows_are_saved_after_every_run_and_not_run_again(
 def test_autoattack_is_asked_for_once(competition: ModuleType, words: list[str], tmp_path: Path) -> None:
     twice = [*words, "--set", "evaluation.attacks=natural,autoattack", "--autoattack", "5"]
     with pytest.raises(InputError, match="asked for twice"):
-        competition.main([*twice, "--out", str(tmp_path / "rows.json")], Told())
+        competition.main([*twice, "--out", str(tmp_path / "rows.json")], Progress())
 
 
 class Counted:
@@ -139,13 +130,13 @@ def test_another_teacher_or_setting_is_another_row(
     for seed in (0, 1):  # the same name, other weights
         torch.manual_seed(seed)
         torch.save(build("lenet", 10, 1).state_dict(), file)
-        competition.main([*given, "--seeds", "0", "1"], Told())
-        competition.main([*given, "--seeds", "0", "1"], Told())
-        competition.main([*given, "--set", "threat.radius=0.1"], Told())
+        competition.main([*given, "--seeds", "0", "1"], Progress())
+        competition.main([*given, "--seeds", "0", "1"], Progress())
+        competition.main([*given, "--set", "threat.radius=0.1"], Progress())
     moved = tmp_path / "elsewhere" / "renamed.pt"
     moved.parent.mkdir()
     shutil.copy(file, moved)
-    competition.main([*given, "--checkpoint", str(moved)], Told())
+    competition.main([*given, "--checkpoint", str(moved)], Progress())
     rows = json.loads(out.read_text())
     assert [row["method"] for row in rows] == ["teacher", *["teacher", "pwoa", "pwoa", "teacher", "pwoa"] * 2]
     assert len(set(prune.folders)) == len(prune.folders) == 6
@@ -157,9 +148,9 @@ def test_another_teacher_or_setting_is_another_row(
 
 
 def test_a_run_that_fails_is_told_and_the_others_are_made(
-    competition: ModuleType, words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    competition: ModuleType, words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, told: Any
 ) -> None:
-    whole, told = Counted(), Told()
+    whole = Counted()
 
     def prune(*args: Any, recipe: Any, **rest: Any) -> Any:
         if recipe.method == "pwoa":
@@ -190,7 +181,7 @@ def test_no_run_begins_that_would_not_end_in_time(
     monkeypatch.setattr(competition.pwoa, "prune", prune)
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
     options = [*words, "--out", str(tmp_path / "rows.json"), "--minutes", "10", "--rates", "4", "--mix", "0"]
-    competition.main(options, Told())
+    competition.main(options, Progress())
     assert started == list(METHODS)[:2]  # 4 + 4 minutes; the next would end after 12
-    competition.main(options, Told())
+    competition.main(options, Progress())
     assert started == list(METHODS)[:4]

@@ -6,18 +6,11 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 
 from pwoa.progress import Progress
-
-
-class Told(Progress):
-    def __init__(self) -> None:
-        self.said: list[str] = []
-
-    def say(self, message: str) -> None:
-        self.said.append(message)
 
 
 @pytest.fixture(scope="module")
@@ -30,8 +23,8 @@ def test_a_row_for_every_variant_and_none_is_trained_twice(
 ) -> None:
     words = ["--recipe", "teacher-mnist", *few, "--set", "pretrain.epochs=2", "--set", "pretrain.steps=1"]
     words += ["--out", str(tmp_path / "rows.json"), "--runs", str(tmp_path / "runs"), "--variants"]
-    teachers.main([*words, "as it is"], Told())
-    teachers.main([*words, "as it is", "warm and slow:pretrain.warmup=1,pretrain.learning_rate=0.01"], Told())
+    teachers.main([*words, "as it is"], Progress())
+    teachers.main([*words, "as it is", "warm and slow:pretrain.warmup=1,pretrain.learning_rate=0.01"], Progress())
     rows = json.loads((tmp_path / "rows.json").read_text())
     assert [row["name"] for row in rows] == ["as it is", "warm and slow"]
     assert rows[1]["settings"][-2:] == ["pretrain.warmup=1", "pretrain.learning_rate=0.01"]
@@ -45,8 +38,7 @@ def test_a_row_for_every_variant_and_none_is_trained_twice(
         assert row["seconds"] > 0
 
 
-def test_nothing_begins_when_the_time_is_over(teachers: ModuleType, few: list[str], tmp_path: Path) -> None:
-    told = Told()
+def test_nothing_begins_when_the_time_is_over(teachers: ModuleType, few: list[str], tmp_path: Path, told: Any) -> None:
     out = tmp_path / "rows.json"
     teachers.main([*few, "--minutes", "-1", "--out", str(out)], told)
     assert not out.exists()
