@@ -107,9 +107,10 @@ def test_new_statistics_are_means_over_the_passes(settings: dict[str, Any]) -> N
     model, x = nn.Sequential(nn.BatchNorm2d(2, **settings)), batch(12).float()
     model(10 * x)
     before = copy.deepcopy(model.state_dict())
-    with statistics_anew(model):
+    with statistics_anew(model) as note:
         for part in x.split(4):
             model(part)
+            note()
     after = model.state_dict()
     means = torch.stack([part.mean((0, 2, 3)) for part in x.split(4)]).mean(0)
     variances = torch.stack([part.var((0, 2, 3)) for part in x.split(4)]).mean(0)
@@ -122,13 +123,15 @@ def test_new_statistics_are_means_over_the_passes(settings: dict[str, Any]) -> N
 
 def test_new_statistics_are_taken_in_groups_however_a_batch_was_cut_up() -> None:
     model, plan, x = net(), Plan(4, part=1, parts=2), batch(24)
-    with grouped(model, plan), plan.undivided(), statistics_anew(model):
+    with grouped(model, plan), plan.undivided(), statistics_anew(model) as note:
         for part in x.split(8):
             model(part)
+            note()
     assert (plan.part, plan.parts) == (1, 2)
     expected = net()
-    with statistics_anew(expected):
+    with statistics_anew(expected) as note:
         for part in x.split(4):
             expected(part)
+            note()
     for name, value in expected.state_dict().items():
         assert torch.allclose(model.state_dict()[name], value, atol=1e-6), name

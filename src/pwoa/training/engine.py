@@ -18,17 +18,15 @@ from pwoa.progress import Progress
 from pwoa.recipe import TrainingRecipe
 from pwoa.run import Run
 from pwoa.training.average import Average
-from pwoa.training.fast import Recorder, compiled
-from pwoa.training.groups import Plan, grouped, layers_with_statistics, statistics_anew
+from pwoa.training.fast import compiled
+from pwoa.training.groups import Plan, grouped
 from pwoa.training.material import Material
-from pwoa.training.meter import Meter
 from pwoa.training.optimizer import make_optimizer, resume_optimizer
 from pwoa.training.processes import Processes
-from pwoa.training.stage import Batch, Stage
-from pwoa.training.steps import Steps, loss_of
+from pwoa.training.stage import Stage
+from pwoa.training.steps import Steps
+from pwoa.training.validation import Validation
 
-STATISTICS = 2048
-"""How many training images, at most, the normalisation statistics of averaged weights are taken on."""
 Probe = Callable[[], Mapping[str, float]]
 """Measures something of the model after each epoch, for the record."""
 
@@ -68,7 +66,7 @@ class Engine:
         self._saved_at = time.perf_counter()
         self._steps = len(material.train) // recipe.batch
         alone_on_gpu = self.device.type == "cuda" and self.processes.count == 1
-        self._records = recipe.mode == "fast" and alone_on_gpu
+        self.records = recipe.mode == "fast" and alone_on_gpu
 
     @property
     def selected(self) -> int | None:
@@ -99,12 +97,13 @@ class Engine:
         first_epoch = state["epoch"] if state else 0
         if first_epoch == 0:
             stage.begin()
-        optimizer = make_optimizer(stage, self.model, self.recipe, recorded=self._records)
+        optimizer = make_optimizer(stage, self.model, self.recipe, recorded=self.records)
         average = Average(self.model, self.recipe.average if last else 0.0)
         if state and first_epoch:
             resume_optimizer(optimizer, state["optimizer"])
             average.load([value.to(self.device) for value in state["average"]])
-        steps = Steps(self, stage, optimizer, average, Recorder() if self._records else None)
+        steps = Steps(self, stage, optimizer, average)
+        validation = Validation(self, stage)
         total = stage.epochs * self._steps
         self.progress.start(stage.name, total, first_epoch * self._steps)
         for epoch in range(first_epoch, stage.epochs):
@@ -113,9 +112,9 @@ class Engine:
             line["train"] = self._train_epoch(stage, number, epoch, steps)
             self.processes.average([*average.values, *_buffers(self.model)])
             with average.applied():
-                if average.values and layers_with_statistics(self.model):
-                    self._take_statistics(stage)
-                line["validation"] = self._validate(stage)
+                if average.values:
+                    validation.take_statistics()
+                line["validation"] = validation.means()
                 line |= self.probe()
                 self._check_finite(line, stage.section or stage.name)
                 if last:
@@ -144,33 +143,6 @@ class Engine:
             steps.take(order[step * size : (step + 1) * size], self._learning_rate(stage, epoch * self._steps + step))
             self.progress.advance()
         return steps.meter.means(self.processes)
-
-    @torch.no_grad()
-    def _validate(self, stage: Stage) -> dict[str, float]:
-        self.model.eval()
-        meter = Meter()
-        batches = torch.split(self.material.validation, self._at_a_time)
-        among = self.processes if len(batches) >= self.processes.count else Processes()
-        for index in batches[among.rank :: among.count]:
-            x, y = self.material.images.batch(index)
-            meter.add(loss_of(stage, Batch(x, y, index), self.recipe), y)
-            meter.count(len(y))
-        return meter.means(among)
-
-    @torch.no_grad()
-    def _take_statistics(self, stage: Stage) -> None:
-        """Batch normalisation for the weights as they are, by what the stage makes of some training images."""
-        size = self._at_a_time
-        some = self.material.train[: max(min(len(self.material.train), STATISTICS) // size, 1) * size]
-        self.model.train()
-        with statistics_anew(self.model), self.plan.undivided():
-            for index in torch.split(some, size):
-                loss_of(stage, Batch(*self.material.images.batch(index), index), self.recipe)
-
-    @property
-    def _at_a_time(self) -> int:
-        """So many images fit into memory."""
-        return max(self.recipe.batch // self.plan.parts, min(self.recipe.group, self.recipe.batch))
 
     def _learning_rate(self, stage: Stage, step: int) -> float:
         """Up to the stage's learning rate in equal steps, if it warms up; then by a cosine down to 0."""

@@ -1,4 +1,4 @@
-"""Speed: compiled networks, and whole training steps replayed as CUDA graphs."""
+"""Speed: compiled networks, and what is done for each batch replayed as CUDA graphs."""
 
 from __future__ import annotations
 
@@ -18,6 +18,8 @@ from pwoa.devices import float32_products
 from pwoa.errors import InputError, first_line
 
 BACKEND = "inductor"
+FIRST = 2
+"""So many times something is done before it is recorded."""
 PROGRAMS = 256
 """How many versions of one function the compiler keeps: a block has one for each shape, mode and batch."""
 
@@ -80,32 +82,63 @@ def _where_differentiated(fast: Callable[..., Any], plain: Callable[..., Any]) -
     return forward
 
 
-class Recorder:
-    """Training steps as CUDA graphs: launched as one, whatever the number of kernels in them.
+class Replayed:
+    """Something done with a tensor, again and again: recorded as a CUDA graph, it is launched as one.
 
-    A step must read what changes from batch to batch from the tensor it is given or from tensors that stay where they
-    are; numbers are built in.
+    It must read what changes from time to time from the tensor it is given or from tensors that stay where they are.
+    Numbers are built in; when `constants` are no longer what they were, it is recorded anew. Not recorded are the first
+    times, in which programs are compiled and momentum gets its memory, and tensors of another shape than the first.
     """
 
-    def __init__(self) -> None:
+    def __init__(
+        self,
+        action: Callable[[Tensor], None],
+        constants: Callable[[], object],
+        *,
+        record: bool,
+        generator: torch.Generator | None = None,
+    ) -> None:
+        self._action, self._constants, self._record, self._generator = action, constants, record, generator
+        self._left = FIRST
+        self._shape: torch.Size | None = None
         self._graph: torch.cuda.CUDAGraph | None = None
+        self._given = torch.empty(0)
+        self._built_in: object = None
 
-    def record(
-        self, step: Callable[[Tensor], None], example: Tensor, generator: torch.Generator
-    ) -> Callable[[Tensor], None]:
-        """The step as a graph, for tensors like `example`; recording it does not run it."""
+    def __call__(self, values: Tensor) -> None:
+        self._shape = self._shape or values.shape
+        if not self._record or values.shape != self._shape:
+            self._action(values)
+        elif self._left:
+            self._left -= 1
+            self._action(values)
+        else:
+            self._replay(values)
+
+    def _replay(self, values: Tensor) -> None:
+        constants = self._constants()
+        if self._graph is None or constants != self._built_in:
+            try:
+                self._capture(values)
+                self._built_in = constants
+            except torch.OutOfMemoryError:  # a graph needs memory of its own
+                self._record, self._graph = False, None
+                torch.cuda.empty_cache()
+                self._action(values)
+                return
+        assert self._graph is not None
+        self._given.copy_(values)
+        self._graph.replay()
+
+    def _capture(self, example: Tensor) -> None:
+        """Recording it does not do it."""
         self._graph = None  # the last one's memory is free again
         with torch.cuda.device(example.device):
-            graph, given = torch.cuda.CUDAGraph(), example.clone()
-            graph.register_generator_state(generator)
+            graph, self._given = torch.cuda.CUDAGraph(), example.clone()
+            if self._generator is not None:
+                graph.register_generator_state(self._generator)
             torch.cuda.synchronize()
             stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
             with torch.cuda.graph(graph, stream=stream):
-                step(given)
+                self._action(self._given)
         self._graph = graph
-
-        def replay(values: Tensor) -> None:
-            given.copy_(values)
-            graph.replay()
-
-        return replay

@@ -10,7 +10,7 @@ compute, so that the averaged statistics of the weights on the way are too large
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -71,17 +71,33 @@ def layers_with_statistics(model: nn.Module) -> list[nn.BatchNorm1d | nn.BatchNo
 
 
 @contextmanager
-def statistics_anew(model: nn.Module) -> Iterator[None]:
-    """While inside, passes in training mode give a model new running statistics: their means over the passes."""
+def statistics_anew(model: nn.Module) -> Iterator[Callable[[], None]]:
+    """While inside, a model takes new running statistics: the means over the passes in training mode.
+
+    What it gives is to be called after each pass. The passes themselves leave their own statistics, so that each does
+    the same and one that is recorded can be replayed.
+    """
     layers = layers_with_statistics(model)
-    kept = [(layer.momentum, layer.num_batches_tracked) for layer in layers]
+    kept = [(layer.momentum, layer.get_buffer("num_batches_tracked").clone()) for layer in layers]
+    values = [buffer for layer in layers for buffer in (layer.running_mean, layer.running_var) if buffer is not None]
+    sums = [torch.zeros_like(value, dtype=torch.float64) for value in values]
+    passes = 0
+
+    def note() -> None:
+        nonlocal passes
+        passes += 1
+        torch._foreach_add_(sums, values)
+
     for layer in layers:
-        layer.momentum, layer.num_batches_tracked = None, torch.zeros_like(layer.get_buffer("num_batches_tracked"))
+        layer.momentum = 1.0
     try:
-        yield
+        yield note
     finally:
+        for value, total in zip(values, sums, strict=True):
+            value.copy_(total / max(passes, 1))
         for layer, (momentum, tracked) in zip(layers, kept, strict=True):
-            layer.momentum, layer.num_batches_tracked = momentum, tracked
+            layer.momentum = momentum
+            layer.get_buffer("num_batches_tracked").copy_(tracked)
 
 
 class _Grouped:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import torch
@@ -12,7 +12,7 @@ from pwoa.data import AUGMENTATIONS
 from pwoa.errors import InputError
 from pwoa.recipe import TrainingRecipe
 from pwoa.training.average import Average
-from pwoa.training.fast import Recorder
+from pwoa.training.fast import Replayed
 from pwoa.training.meter import Meter
 from pwoa.training.optimizer import set_learning_rate
 from pwoa.training.stage import Batch, Loss, Stage
@@ -20,9 +20,6 @@ from pwoa.words import counted
 
 if TYPE_CHECKING:
     from pwoa.training.engine import Engine
-
-FIRST = 2
-"""So many steps of a stage are taken before one is recorded: the first has no momentum in memory yet."""
 
 
 def loss_of(stage: Stage, batch: Batch, recipe: TrainingRecipe) -> Loss:
@@ -34,7 +31,7 @@ def loss_of(stage: Stage, batch: Batch, recipe: TrainingRecipe) -> Loss:
 
 
 class Steps:
-    """The steps of a stage. With a recorder they are recorded once, and replayed in all epochs."""
+    """The steps of a stage; where they can be, they are recorded once, and replayed in all epochs."""
 
     def __init__(
         self,
@@ -42,34 +39,19 @@ class Steps:
         stage: Stage,
         optimizer: torch.optim.Optimizer,
         average: Average,
-        recorder: Recorder | None,
     ) -> None:
         self.meter = Meter()
         self.generator = torch.Generator(engine.device)
         self._engine, self._stage, self._optimizer, self._average = engine, stage, optimizer, average
-        self._recorder = recorder
         self._augment = AUGMENTATIONS[engine.material.augment]
         self._share = engine.processes.share(engine.recipe.batch)
         self._form = torch.channels_last if engine.recipe.mode == "fast" else torch.contiguous_format
-        self._left = FIRST
-        self._replay: Callable[[Tensor], None] | None = None
-        self._built_in: object = None
+        self._one = Replayed(self._step, stage.constants, record=engine.records, generator=self.generator)
 
     def take(self, index: Tensor, learning_rate: float) -> None:
         """One step on the images at these positions."""
         set_learning_rate(self._optimizer, learning_rate)
-        constants = self._stage.constants()
-        if self._replay is not None and constants != self._built_in:
-            self._replay = None
-        if self._replay is None and self._recorder is not None and not self._left:
-            try:
-                self._replay = self._recorder.record(self._step, index, self.generator)
-                self._built_in = constants
-            except torch.OutOfMemoryError:  # a recorded step needs memory of its own
-                self._recorder = None
-                torch.cuda.empty_cache()
-        (self._replay or self._step)(index)
-        self._left = max(self._left - 1, 0)
+        self._one(index)
         self.meter.count(len(index) // self._engine.processes.count)
 
     def _step(self, index: Tensor) -> None:

@@ -1,0 +1,70 @@
+"""What is done between epochs: the loss on the validation split, and new normalisation statistics."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from pwoa.training.fast import Replayed
+from pwoa.training.groups import layers_with_statistics, statistics_anew
+from pwoa.training.meter import Meter
+from pwoa.training.processes import Processes
+from pwoa.training.stage import Batch, Stage
+from pwoa.training.steps import loss_of
+
+if TYPE_CHECKING:
+    from pwoa.training.engine import Engine
+
+STATISTICS = 2048
+"""How many training images, at most, the normalisation statistics of averaged weights are taken on."""
+
+
+class Validation:
+    """The validation of a stage. A method may attack each batch, so these passes are recorded too."""
+
+    def __init__(self, engine: Engine, stage: Stage) -> None:
+        self._engine, self._stage, self._meter = engine, stage, Meter()
+        self._judge = Replayed(self._add, stage.constants, record=engine.records)
+        self._pass = Replayed(self._loss, stage.constants, record=engine.records)
+
+    @torch.no_grad()
+    def means(self) -> dict[str, float]:
+        """The loss and its parts on the validation split, of the model as it is."""
+        engine = self._engine
+        engine.model.eval()
+        batches = torch.split(engine.material.validation, self._at_a_time)
+        among = engine.processes if len(batches) >= engine.processes.count else Processes()
+        for index in batches[among.rank :: among.count]:
+            self._judge(index)
+            self._meter.count(len(index))
+        return self._meter.means(among)
+
+    @torch.no_grad()
+    def take_statistics(self) -> None:
+        """Batch normalisation for the weights as they are, by what the stage makes of some training images."""
+        engine, size = self._engine, self._at_a_time
+        if not layers_with_statistics(engine.model):
+            return
+        train = engine.material.train
+        some = train[: max(min(len(train), STATISTICS) // size, 1) * size]
+        engine.model.train()
+        with statistics_anew(engine.model) as note, engine.plan.undivided():
+            for index in torch.split(some, size):
+                self._pass(index)
+                note()
+
+    @property
+    def _at_a_time(self) -> int:
+        """So many images fit into memory."""
+        recipe = self._engine.recipe
+        return max(recipe.batch // self._engine.plan.parts, min(recipe.group, recipe.batch))
+
+    def _add(self, index: Tensor) -> None:
+        x, y = self._engine.material.images.batch(index)
+        self._meter.add(loss_of(self._stage, Batch(x, y, index), self._engine.recipe), y)
+
+    def _loss(self, index: Tensor) -> None:
+        x, y = self._engine.material.images.batch(index)
+        loss_of(self._stage, Batch(x, y, index), self._engine.recipe)
