@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -12,7 +13,7 @@ import pytest
 import torch
 from torch import nn
 
-from pwoa.data import Data
+from pwoa.data import Data, Images
 from pwoa.errors import InputError
 from pwoa.progress import Progress
 from pwoa.recipe import Recipe
@@ -157,6 +158,25 @@ def test_averaged_weights_have_normalisation_statistics_of_their_own(
     torch.testing.assert_close(
         tiny_teacher.norm.running_mean, torch.stack([part.mean((0, 2, 3)) for part in inside]).mean(0)
     )
+
+
+def test_statistics_of_averaged_weights_are_those_of_augmented_images(
+    tmp_path: Path, tiny_teacher: Any, tiny_data: Data, quick: Make
+) -> None:
+    """The weights were trained on shifted images with black borders, so white images are no longer all alike."""
+    white = Images(torch.full_like(tiny_data.train.pixels, 255), tiny_data.train.labels)
+    data = dataclasses.replace(tiny_data, train=white)
+    recipe = quick(training__average=0.9, training__batch=36, data__augment="crop-flip")
+    engine = engine_for(tmp_path, tiny_teacher, [Classify(tiny_teacher, learning_rate=0.0)], data, recipe)
+    engine.train()
+    material = engine.material
+    draws = torch.Generator().manual_seed(recipe.training.seed)
+    with torch.no_grad():
+        inside = [tiny_teacher.conv(material.augmented(part, draws)[0]) for part in material.train.split(36)]
+        plain = tiny_teacher.conv(material.images.batch(material.train)[0])
+    found = tiny_teacher.norm.running_mean
+    torch.testing.assert_close(found, torch.stack([part.mean((0, 2, 3)) for part in inside]).mean(0))
+    assert not torch.allclose(found, plain.mean((0, 2, 3)), atol=1e-3)
 
 
 def test_a_loss_that_is_not_finite_stops_the_run(

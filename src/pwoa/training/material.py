@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from pwoa.data import Data, Images
+from pwoa.data import AUGMENTATIONS, Data, Images
 from pwoa.errors import InputError
 from pwoa.recipe import Recipe
 from pwoa.words import counted
@@ -37,6 +37,11 @@ class Material:
     def in_words(self) -> str:
         """How many images there are to train on, and how many are held out."""
         return f"{counted(len(self.train), 'image')} ({len(self.validation):,} held out)"
+
+    def augmented(self, index: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        """Images to train on, each changed at random, and their labels; the generator is on the images' device."""
+        x, y = self.images.batch(index)
+        return AUGMENTATIONS[self.augment](x, generator), y
 
     def held_out(self) -> Images:
         """The images of the validation part."""

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from pwoa.data import AUGMENTATIONS
 from pwoa.errors import InputError
 from pwoa.recipe import TrainingRecipe
 from pwoa.training.average import Average
@@ -43,7 +42,6 @@ class Steps:
         self.meter = Meter()
         self.generator = torch.Generator(engine.device)
         self._engine, self._stage, self._optimizer, self._average = engine, stage, optimizer, average
-        self._augment = AUGMENTATIONS[engine.material.augment]
         self._share = engine.processes.share(engine.recipe.batch)
         self._form = torch.channels_last if engine.recipe.mode == "fast" else torch.contiguous_format
         self._one = Replayed(self._step, stage.constants, record=engine.records, generator=self.generator)
@@ -56,8 +54,8 @@ class Steps:
 
     def _step(self, index: Tensor) -> None:
         engine, stage, own = self._engine, self._stage, self._share
-        x, y = engine.material.images.batch(index)
-        x = self._augment(x, self.generator)[own]
+        x, y = engine.material.augmented(index, self.generator)
+        x = x[own]
         x = x.contiguous(memory_format=self._form) if x.dim() == 4 else x
         self._backward(Batch(x, y[own], index[own]))
         engine.processes.average(weight.grad for weight in engine.model.parameters() if weight.grad is not None)

@@ -27,7 +27,8 @@ class Validation:
     def __init__(self, engine: Engine, stage: Stage) -> None:
         self._engine, self._stage, self._meter = engine, stage, Meter()
         self._judge = Replayed(self._add, stage.constants, record=engine.records)
-        self._pass = Replayed(self._loss, stage.constants, record=engine.records)
+        self._generator = torch.Generator(engine.device)
+        self._pass = Replayed(self._loss, stage.constants, record=engine.records, generator=self._generator)
 
     @torch.no_grad()
     def means(self) -> dict[str, float]:
@@ -43,13 +44,18 @@ class Validation:
 
     @torch.no_grad()
     def take_statistics(self) -> None:
-        """Batch normalisation for the weights as they are, by what the stage makes of some training images."""
+        """Batch normalisation for the weights as they are, by what the stage makes of some training images.
+
+        They are augmented, as those that the weights were trained on: without the black borders of shifted images the
+        statistics are others, and a robust ResNet-18 loses five points under PGD.
+        """
         engine, size = self._engine, self._at_a_time
         if not layers_with_statistics(engine.model):
             return
         train = engine.material.train
         some = train[: max(min(len(train), STATISTICS) // size, 1) * size]
         engine.model.train()
+        self._generator.manual_seed(engine.recipe.seed)
         with statistics_anew(engine.model) as note, engine.plan.undivided():
             for index in torch.split(some, size):
                 self._pass(index)
@@ -66,5 +72,5 @@ class Validation:
         self._meter.add(loss_of(self._stage, Batch(x, y, index), self._engine.recipe), y)
 
     def _loss(self, index: Tensor) -> None:
-        x, y = self._engine.material.images.batch(index)
+        x, y = self._engine.material.augmented(index, self._generator)
         loss_of(self._stage, Batch(x, y, index), self._engine.recipe)
