@@ -317,7 +317,7 @@ def test_each_check_is_told_before_it_runs(short: None, monkeypatch: pytest.Monk
         "_check_random",
         f"defence check more-iterations: pgd3 with 5 times the steps, on {left} images",
         "pgd",
-        f"defence check black-box: square with 20 queries, on {left} images",
+        f"defence check black-box: square-paper with 20 queries, on {left} images",
         "square",
         f"defence check radius: pgd5 at linf 0.5, on {left} images",
         "pgd",
