@@ -279,6 +279,7 @@ def test_evaluate_an_onnx_file(nets: Path, digits: Path, tmp_path: Path, monkeyp
     monkeypatch.setitem(ATTACKS, "apgd-ce", partial(apgd_ce, steps=5))
     monkeypatch.setitem(ROUNDS, "apgd-t", partial(apgd_t_rounds, targets=1, steps=5))
     monkeypatch.setitem(ROUNDS, "square", partial(square_rounds, queries=10))
+    monkeypatch.setitem(ROUNDS, "square-paper", partial(square_rounds, queries=10, paper=True))
     path = tmp_path / "net.onnx"
     torch.manual_seed(0)
     layer = torch.nn.Linear(784, 10)  # what `plain` makes
@@ -297,10 +298,14 @@ def test_evaluate_an_onnx_file(nets: Path, digits: Path, tmp_path: Path, monkeyp
     assert call("evaluate", f"{nets}:plain", *command[2:], tmp_path / "b", "--attacks", "natural")[0] == 0
     assert list(accuracies(tmp_path / "a")) == ["natural", "square", "transfer"]
     assert accuracies(tmp_path / "a")["natural"] == accuracies(tmp_path / "b")["natural"]
-    code, _, err = call(*command, tmp_path / "c", "--attacks", "pgd20")
+    code, out, _ = call(*command, tmp_path / "c", "--attacks", "square-paper")
+    assert code == 0
+    assert "Square (paper)" in out
+    assert list(accuracies(tmp_path / "c")) == ["natural", "square-paper"]
+    code, _, err = call(*command, tmp_path / "d", "--attacks", "pgd20")
     assert (code, err) == (
         2,
-        "error: pgd20 needs gradients, which this model has not; use natural, square, transfer\n",
+        "error: pgd20 needs gradients, which this model has not; use natural, square, square-paper, transfer\n",
     )
 
 

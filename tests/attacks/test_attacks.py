@@ -30,7 +30,8 @@ SHORT: dict[str, Attack] = {
     "apgd-dlr": partial(apgd_dlr, steps=12),
     "apgd-t": partial(apgd_t, steps=12),
     "fab-t": partial(fab_t, steps=8),
-    "square": partial(square, queries=30),
+    "square": partial(square, queries=100),
+    "square-paper": partial(square, queries=30, paper=True),
     "pgd": partial(pgd, steps=6, restarts=2),
     "cw": partial(cw, steps=3),
 }
@@ -93,7 +94,8 @@ def test_the_same_seed_gives_the_same_images_and_another_one_others(name: str, n
 @every
 def test_every_attack_refuses_to_run_in_an_example_free_run(name: str) -> None:
     model, (x, labels) = network(), images()
-    with example_free(), pytest.raises(ExampleFreeViolation, match=name if name != "cw" else "pgd"):
+    said = {"cw": "pgd", "square-paper": "square"}.get(name, name)
+    with example_free(), pytest.raises(ExampleFreeViolation, match=said):
         SHORT[name](model, x, labels, Threat())
 
 
@@ -109,7 +111,7 @@ def test_every_attack_breaks_what_is_easy(name: str, norm: str) -> None:
 
 @every
 def test_no_images_are_no_problem(name: str) -> None:
-    if name not in ("apgd-t", "fab-t", "square"):
+    if name not in ("apgd-t", "fab-t", "square", "square-paper"):
         return
     model, (x, labels) = network(), images()
     assert SHORT[name](model, x[:0], labels[:0], Threat()).shape == x[:0].shape
@@ -209,7 +211,8 @@ def test_apgd_makes_one_pass_a_step() -> None:
     assert passes == [len(x)] * 21
 
 
-def test_square_makes_only_forward_passes_and_one_a_query() -> None:
+@pytest.mark.parametrize("paper", [False, True])
+def test_square_makes_only_forward_passes_and_one_a_query(paper: bool) -> None:
     model, (x, labels) = network(), images()
     labels = model(x).argmax(1)
     tracked = []
@@ -218,19 +221,21 @@ def test_square_makes_only_forward_passes_and_one_a_query() -> None:
         tracked.append(v.requires_grad or torch.is_grad_enabled())
         return model(v)
 
-    square(watched, x, labels, Threat("linf", 1e-4), queries=200)
-    rounds = len(square_rounds(4, queries=200))
+    square(watched, x, labels, Threat("linf", 1e-4), queries=200, paper=paper)
+    rounds = len(square_rounds(4, queries=200, paper=paper))
+    passes = 200 if paper else 201  # the start is a query in the paper only
     assert not any(tracked)
-    assert len(tracked) == 200 + 1 + (rounds - 1) + rounds  # queries, classes, each round's start and its check
+    assert len(tracked) == passes + 1 + (rounds - 1) + rounds  # classes, each round's start and its check
 
 
 @both
-def test_square_never_gets_worse(norm: str) -> None:
+@pytest.mark.parametrize("paper", [False, True])
+def test_square_never_gets_worse(norm: str, paper: bool) -> None:
     model, (x, _) = network(), images(8)
     labels = model(x).argmax(1)
     threat, best, generator = Threat(norm, 0.05), x, torch.Generator().manual_seed(0)
     before = None
-    for attack in square_rounds(4, queries=300):
+    for attack in square_rounds(4, queries=300, paper=paper):
         best = attack(model, x, labels, threat, best, generator)
         z = model(best).detach()
         now = z.gather(1, labels[:, None]).squeeze(1) - z.scatter(1, labels[:, None], -9e9).amax(1)

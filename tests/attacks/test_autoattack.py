@@ -214,9 +214,10 @@ class TestRedone:
         assert self.rounds(register, "fab-t") == [[False, True]] * 3
 
     def test_only_in_the_last_round_of_one_that_goes_on(self, register: Callable[..., None]) -> None:
-        assert self.rounds(register, "square") == [[False], [False], [False, True]]
+        for name in ("square", "square-paper"):
+            assert self.rounds(register, name) == [[False], [False], [False, True]]
 
-    @pytest.mark.parametrize("name", ["fab-t", "square"])
+    @pytest.mark.parametrize("name", ["fab-t", "square", "square-paper"])
     def test_never_where_it_is_another_model(self, register: Callable[..., None], name: str) -> None:
         assert self.rounds(register, name, transfer=True) == [[False]] * 3
 
@@ -321,6 +322,7 @@ def test_standard_on_a_small_network(norm: str, short: None) -> None:
 def test_names() -> None:
     assert check_names("standard") == STANDARD == ("apgd-ce", "apgd-t", "fab-t", "square")
     assert check_names("apgd-dlr, square,standard") == ("apgd-dlr", "square", "apgd-ce", "apgd-t", "fab-t")
+    assert check_names("apgd-ce,square-paper") == ("apgd-ce", "square-paper")
     with pytest.raises(InputError, match=r"unknown attack 'squar' \(did you mean 'square'\?\)"):
         check_names(["squar"])
     with pytest.raises(InputError, match=r"unknown attack 'x' \(known: standard, apgd-ce"):

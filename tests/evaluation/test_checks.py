@@ -374,7 +374,7 @@ def test_masked_gradients_show_in_square_and_at_a_wide_radius(net: nn.Module, ba
     right = measured(masked, *batch, threat, pgd10=partial(pgd, steps=10))
     found = check_attacks(masked, *batch, threat, right)
     assert names(found) == ["black-box", "radius"]
-    assert "square with 200 queries, which uses no gradients, breaks" in found[0].message
+    assert "square-paper with 200 queries, which uses no gradients, breaks" in found[0].message
     assert "pgd50 at linf 0.5" in found[1].message
 
 
@@ -453,7 +453,7 @@ def constant(x: Tensor) -> Tensor:
     return torch.tensor([1.0, 0.0]).expand(len(x), 2)
 
 
-@pytest.mark.parametrize("name", ["square", "transfer"])
+@pytest.mark.parametrize("name", ["square", "square-paper", "transfer"])
 def test_a_black_box_attack_of_its_own_breaks_what_gradient_attacks_did_not(name: str) -> None:
     right = {"natural": survivors(50, 0), "pgd20": survivors(50, 10), "cw": survivors(50, 12), name: survivors(50, 20)}
     x, labels = torch.zeros(50, 1, 2, 2), torch.zeros(50, dtype=torch.int64)
@@ -471,12 +471,30 @@ def test_square_alone_is_compared_with_nothing() -> None:
     assert check_attacks(constant, x, labels, THREAT, right) == []
 
 
-@pytest.mark.parametrize(("results", "tried"), [(["pgd2"], True), (["pgd2", "square"], False), (["autoattack"], False)])
+@pytest.mark.parametrize(
+    ("results", "tried"),
+    [(["pgd2"], True), (["pgd2", "square"], False), (["pgd2", "square-paper"], False), (["autoattack"], False)],
+)
 def test_a_short_square_is_run_only_where_no_square_was(results: list[str], tried: bool) -> None:
     model, x, labels = linear()
     right = dict.fromkeys(["natural", *results], torch.ones(60, dtype=torch.bool))
     found = check_attacks(model, x, labels, Threat(radius=0.25, step=0.05), right, differentiable=False)
     assert names(found) == ["black-box"] * tried
+
+
+def test_the_windows_of_the_short_square_become_single_pixels() -> None:
+    seen: list[Tensor] = []
+
+    def stubborn(x: Tensor) -> Tensor:
+        seen.append(x.clone())
+        return constant(x)
+
+    x, labels = torch.full((8, 1, 16, 16), 0.5), torch.zeros(8, dtype=torch.int64)
+    right = dict.fromkeys(("natural", "pgd2"), torch.ones(8, dtype=torch.bool))
+    assert check_attacks(stubborn, x, labels, THREAT, right, differentiable=False) == []
+    start = seen[-1]  # no window does any harm
+    changed = [int((tried != start).sum((1, 2, 3)).max()) for tried in seen if len(tried) == 8]
+    assert min(pixels for pixels in changed if pixels) == 1
 
 
 def test_without_an_attack_there_is_nothing_to_check() -> None:

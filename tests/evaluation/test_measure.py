@@ -116,6 +116,7 @@ def short(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(ROUNDS, "apgd-t", partial(apgd_t_rounds, steps=3))
     monkeypatch.setitem(ROUNDS, "fab-t", partial(fab_t_rounds, steps=3))
     monkeypatch.setitem(ROUNDS, "square", partial(square_rounds, queries=15))
+    monkeypatch.setitem(ROUNDS, "square-paper", partial(square_rounds, queries=15, paper=True))
     monkeypatch.setattr(checks.attacks, "APGD_STEPS", 2)
     monkeypatch.setattr(checks.attacks, "QUERIES", 20)
     monkeypatch.setattr(checks.attacks, "WIDE_STEPS", 5)
@@ -316,7 +317,7 @@ def test_each_check_is_told_before_it_runs(short: None, monkeypatch: pytest.Monk
         "_check_random",
         f"defence check more-iterations: pgd3 with 5 times the steps, on {left} images",
         "pgd",
-        f"defence check black-box: square with 20 queries, on {left} images",
+        f"defence check black-box: square-paper with 20 queries, on {left} images",
         "square",
         f"defence check radius: pgd5 at linf 0.5, on {left} images",
         "pgd",
@@ -557,6 +558,9 @@ class TestOnnx:
         assert scores.right["transfer"].tolist() == closed_form(linear(), data.test, 0.1)
         assert scores["transfer"] <= scores["square"] < scores["natural"]
         assert list(evaluate(model, data, attacks=["standard"]).right) == ["natural", "square"]
+        scores = evaluate(model, data, attacks="square-paper", threat=Threat(radius=0.1))
+        assert list(scores.right) == ["natural", "square-paper"]
+        assert scores["square-paper"] < scores["natural"]
         found = result_in(tmp_path / "a")
         assert found["architecture"] == "net.onnx"
         assert found["model"] == model.fingerprint
@@ -566,7 +570,7 @@ class TestOnnx:
     def test_an_attack_that_needs_gradients_is_refused_in_one_line(self, model: OnnxModel, attack: str) -> None:
         with pytest.raises(InputError) as caught:
             evaluate(model, data_for(linear()), attacks=f"natural,{attack}")
-        said = f"{attack} needs gradients, which this model has not; use natural, square, transfer"
+        said = f"{attack} needs gradients, which this model has not; use natural, square, square-paper, transfer"
         assert str(caught.value) == said
 
     def test_as_a_surrogate_it_is_refused(self, model: OnnxModel) -> None:
@@ -626,7 +630,7 @@ def test_one_without_any_gradient_is_refused_by_attacks_that_need_it(
         InputError, match=rf"^pgd3 needs gradients, which the model does not give \(.*{reason}"
     ) as caught:
         everything(model=model)
-    assert str(caught.value).endswith("); without them there are natural, square, transfer")
+    assert str(caught.value).endswith("); without them there are natural, square, square-paper, transfer")
     assert "\n" not in str(caught.value)
     with pytest.raises(InputError, match="transfer needs gradients, which the surrogate does not give"):
         everything(surrogate=model)

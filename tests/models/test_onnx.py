@@ -235,7 +235,7 @@ def test_a_gradient_is_refused_where_one_would_be_tracked(file: Path) -> None:
     with pytest.raises(InputError) as caught:
         model(x)
     assert str(caught.value) == (
-        f"{file} is an ONNX model, which gives no gradients; use the attacks natural, square, or transfer"
+        f"{file} is an ONNX model, which gives no gradients; use the attacks natural, square, square-paper, or transfer"
     )
     with torch.no_grad():
         assert_equal(model, x)

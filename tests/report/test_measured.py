@@ -42,8 +42,11 @@ def test_text_outside_the_marks_is_kept(tmp_path: Path) -> None:
     assert "old" not in text
     table = oracle_table(tmp_path / "autoattack-oracle.json")
     assert "| net | GPU | 44.0 / 44.5 (3.5×) | 44.0 / 44.0 (1.5×) |" in table
-    assert "made to do the same: Square on net, GPU: 44.0 / 44.5 (2.0×)." in table
+    assert "that of the reference AutoAttack in both" in table
+    assert "(`square-paper`) / the other's changed to that: Square on net, GPU: 44.0 / 44.5 (2.0×)." in table
     assert "10,000 test images of CIFAR-10, net, GPU: 46.33 % in 219 s" in table
+    (tmp_path / "autoattack-oracle.json").write_text(json.dumps([row for row in rows if row.get("square") != "paper"]))
+    assert "square-paper" not in oracle_table(tmp_path / "autoattack-oracle.json")
 
 
 def test_the_engines_table_has_the_modes_and_the_whole_run(tmp_path: Path) -> None:

@@ -50,6 +50,7 @@ def test_the_results_hold_what_the_project_claims_for_mnist() -> None:
         ("cw", "CW"),
         ("cw50", "CW-50"),
         ("apgd-t", "APGD-T"),
+        ("square-paper", "Square (paper)"),
         ("worst", "worst case"),
         ("pgd20@0.1", "PGD-20 at 0.1"),
         ("autoattack:fab-t", "FAB-T of AutoAttack"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from torch import Tensor
 
@@ -19,16 +20,22 @@ ATTACKS: dict[str, Callable[..., Tensor]] = {
     "apgd-t": apgd_t,
     "fab-t": fab_t,
     "square": square,
+    "square-paper": partial(square, paper=True),
     "fgsm": fgsm,
     "pgd": pgd,
     "cw": cw,
 }
 """Name → function (model, x, labels, threat, *, generator=None) → adversarial images."""
 
-ROUNDS: dict[str, Rounds] = {"apgd-t": apgd_t_rounds, "fab-t": fab_t_rounds, "square": square_rounds}
+ROUNDS: dict[str, Rounds] = {
+    "apgd-t": apgd_t_rounds,
+    "fab-t": fab_t_rounds,
+    "square": square_rounds,
+    "square-paper": partial(square_rounds, paper=True),
+}
 """The attacks that can be done in rounds; the others are one round."""
 
-CONTINUED = ("square",)
+CONTINUED = ("square", "square-paper")
 """The attacks whose rounds go on from what the round before found, so that nothing is lost between them."""
 
 STANDARD = ("apgd-ce", "apgd-t", "fab-t", "square")

@@ -2,6 +2,12 @@
 
 Random search that needs no gradients: each query changes a square window of the image, at a random place, and
 keeps the change if the lead of the true class falls. Windows shrink as the queries are spent.
+
+There are two of it. `square` is that of the reference AutoAttack, so that figures can be compared with published ones:
+the schedule for 10,000 queries is broken off at the budget of 5,000, windows do not reach the last row and column, and
+the start comes before the queries. `square-paper` (`paper=True`) keeps to the paper: the schedule is stretched to the
+budget, windows go anywhere, and the start is the first query. In l2 its windows also use all of the radius where the
+box cuts some of it off, which neither the paper nor the reference does, and which breaks more.
 """
 
 from __future__ import annotations
@@ -39,21 +45,28 @@ def square(
     *,
     queries: int = QUERIES,
     p_init: float = P_INIT,
+    paper: bool = False,
     generator: torch.Generator | None = None,
 ) -> Tensor:
-    """The image with the smallest lead of the true class that `queries` forward passes an image have found."""
+    """The image with the smallest lead of the true class that so many `queries` an image have found.
+
+    paper: the paper's schedule and windows, not those of the reference AutoAttack. With few queries it is the one to
+        take, for the other's windows would all be large.
+    """
     refuse_attack("square")
-    rounds = partial(square_rounds, queries=queries, p_init=p_init)
+    rounds = partial(square_rounds, queries=queries, p_init=p_init, paper=paper)
     return run_rounds(rounds, model, x, labels, threat, generator)
 
 
-def square_rounds(classes: int, *, queries: int = QUERIES, p_init: float = P_INIT) -> Sequence[Round]:
+def square_rounds(
+    classes: int, *, queries: int = QUERIES, p_init: float = P_INIT, paper: bool = False
+) -> Sequence[Round]:
     """The queries in rounds of at most 250, shorter at first, when most images break."""
-    ends = sorted({*(n for n in _FIRST_ROUNDS if n < queries), *range(_ROUND, queries, _ROUND), queries})
+    shares = _shares(queries, p_init, paper)
+    count = len(shares)
+    ends = sorted({*(n for n in _FIRST_ROUNDS if n < count), *range(_ROUND, count, _ROUND), count})
 
     def stretch(first: int, last: int) -> Round:
-        shares = [_share(query, queries, p_init) for query in range(first, last)]
-
         def attack(
             model: LogitModel,
             x: Tensor,
@@ -62,16 +75,17 @@ def square_rounds(classes: int, *, queries: int = QUERIES, p_init: float = P_INI
             best: Tensor,
             generator: torch.Generator | None,
         ) -> Tensor:
-            return _search(model, x, labels, threat, best if first else None, shares, generator)
+            return _search(model, x, labels, threat, best if first else None, shares[first:last], paper, generator)
 
         return attack
 
     return [stretch(first, last) for first, last in zip([0, *ends], ends, strict=False)]
 
 
-def _share(query: int, queries: int, p_init: float) -> float:
-    """The share of the pixels that a query changes; the published schedule stretched to the budget."""
-    return float(p_init / 2 ** sum(query * 10_000 > end * queries for end in HALVINGS))
+def _shares(queries: int, p_init: float, paper: bool) -> list[float]:
+    """The share of the pixels that each window changes; the start has none, but the paper counts it as a query."""
+    ends = [end * queries / 10_000 for end in HALVINGS] if paper else HALVINGS
+    return [p_init / 2 ** sum(query > end for end in ends) for query in range(paper, queries)]
 
 
 @torch.no_grad()
@@ -82,19 +96,17 @@ def _search(
     threat: Threat,
     best: Tensor | None,
     shares: Sequence[float],
+    paper: bool,
     generator: torch.Generator | None,
 ) -> Tensor:
-    """A query for each of `shares`, from `best` or else, as the first query, from the start of the attack."""
+    """A window for each of `shares`, from `best` or else from the start of the attack."""
     ball = Ball.around(x, threat)
     start, propose = _NORMS[threat.norm]
-    if best is None:
-        best, shares = start(ball, generator), shares[1:]
-    else:
-        best = best.clone()
+    best = start(ball, generator) if best is None else best.clone()
     smallest = lead(model(best).float(), labels)
     for share in shares:
         side = math.sqrt(share * x.shape[-2] * x.shape[-1])
-        tried = propose(ball, best, side, generator)
+        tried = propose(ball, best, side, paper, generator)
         value = lead(model(tried).float(), labels)
         better = value < smallest
         smallest = torch.where(better, value, smallest)

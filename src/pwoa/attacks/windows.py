@@ -24,36 +24,39 @@ def stripes(ball: Ball, generator: Random) -> Tensor:
     return torch.lerp(ball.low, ball.high, _coins((n, channels, 1, width), ball.x, generator))
 
 
-def recolour(ball: Ball, best: Tensor, side: float, generator: Random) -> Tensor:
+def recolour(ball: Ball, best: Tensor, side: float, paper: bool, generator: Random) -> Tensor:
     """The try for l∞: each channel of one window to its upper or its lower end."""
     n, channels, height, width = best.shape
-    inside, _, _ = _window(best, min(max(round(side), 1), height, width), generator)
+    inside, _, _ = _window(best, min(max(round(side), 1), height, width), paper, generator)
     ends = torch.lerp(ball.low, ball.high, _coins((n, channels, 1, 1), best, generator))
     return torch.lerp(best, ends, inside)
 
 
 def bumps(ball: Ball, generator: Random) -> Tensor:
-    """The start for l2: a grid of five by five bumps of random sign that together take up the radius."""
+    """The start for l2: a grid of five by five bumps, each of random sign and turn, that together have the radius."""
     x = ball.x
     n, channels, height, width = x.shape
     size = max(min(height, width) // 5, 1)
     rows, columns = min(5, height // size), min(5, width // size)
     top, left = (height - rows * size) // 2, (width - columns * size) // 2
-    signs = 2 * _coins((n, channels, rows, columns), x, generator) - 1
-    grid = signs.repeat_interleave(size, 2).repeat_interleave(size, 3)
-    grid *= _bump(size, x.device, x.dtype)[0].repeat(rows, columns)
+    coins = _coins((n, channels + 1, rows, columns), x, generator)
+    shapes = _bump(size, x.device, x.dtype)[coins[:, -1].long()]
+    grid = torch.einsum("ncij,nijhw->ncihjw", 2 * coins[:, :-1] - 1, shapes)
     offset = torch.zeros_like(x)
-    offset[:, :, top : top + rows * size, left : left + columns * size] = grid
-    return ball.along(offset, _FAR)
+    offset[:, :, top : top + rows * size, left : left + columns * size] = grid.flatten(4).flatten(2, 3)
+    return _stretched(ball, offset)
 
 
-def move_mass(ball: Ball, best: Tensor, side: float, generator: Random) -> Tensor:
-    """The try for l2: what a second window holds, and what is left of the radius, goes to a bump in the first."""
+def move_mass(ball: Ball, best: Tensor, side: float, paper: bool, generator: Random) -> Tensor:
+    """The try for l2: what a second window holds, and what is left of the radius, goes to a bump in the first.
+
+    With `paper` what the box cuts off is made up for at once, which is our own; the paper leaves it to the next try.
+    """
     n, channels, height, width = best.shape
     size = min(max(round(side) // 2 * 2 + 1, 3), height, width)
     offset = best - ball.x
-    inside, rows, columns = _window(best, size, generator)
-    emptied = torch.maximum(inside, _window(best, size, generator)[0])
+    inside, rows, columns = _window(best, size, paper, generator)
+    emptied = torch.maximum(inside, _window(best, size, paper, generator)[0])
     spare = (ball.threat.radius**2 - offset.square().sum((1, 2, 3), keepdim=True)).clamp_min(0)
     available = ((offset.square() * emptied).sum((2, 3), keepdim=True) + spare / channels).sqrt()
 
@@ -63,15 +66,24 @@ def move_mass(ball: Ball, best: Tensor, side: float, generator: Random) -> Tenso
     held = offset * inside
     new = (2 * coins[:, :-1] - 1) * (shape[:, None] * inside) + held / _length(held, (2, 3))
     new *= available / _length(new, (2, 3))
-    # What the box cuts off would be lost for this try; the paper leaves it to the next as spare mass.
-    return ball.along(torch.lerp(offset, new, emptied), _FAR)
+    moved = torch.lerp(offset, new, emptied)
+    return ball.along(moved, _FAR) if paper else _stretched(ball, moved)
 
 
-def _window(like: Tensor, size: int, generator: Random) -> tuple[Tensor, Tensor, Tensor]:
-    """A random window an image: its mask [N, 1, H, W] of 0 and 1, and each row and column counted from its corner."""
+def _stretched(ball: Ball, offset: Tensor) -> Tensor:
+    """x + offset, made as long as the radius, then cut to the box."""
+    return torch.addcmul(ball.x, offset, ball.threat.radius / _length(offset, (1, 2, 3))).clamp_(0, 1)
+
+
+def _window(like: Tensor, size: int, paper: bool, generator: Random) -> tuple[Tensor, Tensor, Tensor]:
+    """A random window an image: its mask [N, 1, H, W] of 0 and 1, and each row and column counted from its corner.
+
+    The reference draws corners from one place fewer a side than there is, so its windows miss the last row and column.
+    """
     n, _, height, width = like.shape
     corner = torch.rand((2, n, 1, 1), generator=generator, device=like.device)
-    top, left = (corner[0] * (height - size + 1)).long(), (corner[1] * (width - size + 1)).long()
+    top = (corner[0] * (height - size + paper)).long()
+    left = (corner[1] * (width - size + paper)).long()
     rows = torch.arange(height, device=like.device)[:, None] - top
     columns = torch.arange(width, device=like.device) - left
     inside = ((rows >= 0) & (rows < size)).to(like.dtype) * ((columns >= 0) & (columns < size)).to(like.dtype)
@@ -80,10 +92,10 @@ def _window(like: Tensor, size: int, generator: Random) -> tuple[Tensor, Tensor,
 
 @lru_cache(maxsize=256)
 def _bump(size: int, device: torch.device, dtype: torch.dtype) -> Tensor:
-    """The bump of length 1 that l2 windows get, and its transpose: a hill beside an equal valley (equation 2)."""
+    """The bump of length 1 that l2 windows get, and its transpose: a hill beside a valley as long (equation 2)."""
     half = size // 2
-    hills = [_hill(size, half), -_hill(size, size - half)]
-    shape = torch.cat(hills, 1)
+    hill, valley = _hill(size, half), _hill(size, size - half)
+    shape = torch.cat([hill / hill.norm(), -valley / valley.norm()], 1)
     shape /= shape.norm()
     return torch.stack([shape, shape.T]).to(device, dtype)
 

@@ -45,7 +45,10 @@ MeanOption = Annotated[
     typer.Option("--mean", help="Normalise the images: a number a channel, as 0.49,0.48,0.45, if the file does not."),
 ]
 StdOption = Annotated[str | None, typer.Option("--std", help="What goes with --mean.")]
-ATTACKS_HELP = "standard (natural,fgsm,pgd10,pgd20,cw), or any of these, pgdN, cwN, autoattack or its parts, transfer."
+ATTACKS_HELP = (
+    "standard (natural,fgsm,pgd10,pgd20,cw), or any of these, pgdN, cwN, autoattack or its parts, square-paper (Square "
+    "as in its paper), transfer."
+)
 DeviceOption = Annotated[str, typer.Option("--device", help="auto, cpu, cuda, cuda:1, …")]
 
 

@@ -57,8 +57,9 @@ def evaluate(
     """Accuracy of a model on test images, natural and under attack; `scores["pgd20"]` is one of them.
 
     attacks: names (natural, fgsm, pgd20, cw, autoattack, …), or `standard`: natural, fgsm, pgd10, pgd20 and cw.
-        A model without gradients (ONNX) can have natural, square, and transfer. Natural is always there, and
-        transfer wherever there is a `surrogate`: the model it searches on.
+        `square` is that of the reference AutoAttack, square-paper that of the paper on it. A model without gradients
+        (ONNX) can have natural, these two, and transfer; standard is natural and square there. Natural is always
+        there, and transfer wherever there is a `surrogate`: the model it searches on.
     threat: the attacker; None takes that of the preset named like the data.
     radii: measure at these radii as well: `scores.curve`, the security curve.
     images: how many test images, from the first (0: all).
@@ -278,7 +279,7 @@ def _possible(
         raise InputError("the attack transfer needs a surrogate: --surrogate MODEL (in Python: surrogate=)")
     differentiable = getattr(model, "differentiable", True)
     if not differentiable and given in ("standard", ["standard"], ("standard",)):
-        chosen = GRADIENT_FREE[:-1]
+        chosen = GRADIENT_FREE[:2]
     chosen = tuple(dict.fromkeys(("natural", *chosen, *([] if surrogate is None else [TRANSFER]))))
     if differentiable:
         return chosen

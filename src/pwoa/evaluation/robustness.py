@@ -23,16 +23,16 @@ from pwoa.recipe import Threat
 
 STANDARD = ("natural", "fgsm", "pgd10", "pgd20", "cw")
 TRANSFER = "transfer"
-GRADIENT_FREE = ("natural", "square", TRANSFER)
+GRADIENT_FREE = ("natural", "square", "square-paper", TRANSFER)
 """What can be done to a model that gives no gradients."""
 
 _LOSSES: dict[str, AttackLoss] = {"pgd": cross_entropy, "cw": margin}
 _ENSEMBLES: dict[str, tuple[str, ...]] = {
     "autoattack": AUTOATTACK,
-    **{name: (name,) for name in (*AUTOATTACK, "apgd-dlr")},
+    **{name: (name,) for name in (*AUTOATTACK, "square-paper", "apgd-dlr")},
     TRANSFER: ("apgd-ce", "apgd-t"),
 }
-"""AutoAttack and its components: what repacks surviving images by itself."""
+"""AutoAttack, its components and variants of them: what repacks surviving images by itself."""
 
 PRECISIONS = ("auto", "float32")
 

@@ -64,7 +64,8 @@ class OnnxModel(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         if x.requires_grad and torch.is_grad_enabled():
             raise InputError(
-                f"{self.path} is an ONNX model, which gives no gradients; use the attacks natural, square, or transfer"
+                f"{self.path} is an ONNX model, which gives no gradients; "
+                "use the attacks natural, square, square-paper, or transfer"
             )
         self.check(x)
         size = (self.shape[0] if self.shape else None) or max(len(x), 1)

@@ -63,17 +63,18 @@ def oracle_table(path: Path) -> str:
         own = {row["attack"]: row for row in shared if (row["model"], row["device"]) == (model, device)}
         lines.append(_line([model, device, *(_pair(own.get(attack)) for attack in attacks)]))
     (whole,) = (row for row in rows if row["oracle"] is None)
-    mended = [
+    paper = "; ".join(
         f"{_PARTS.get(row['attack']) or attack_name(row['attack'])} on {row['model']}, {row['device']}: {_pair(row)}"
         for row in both
         if row.get("square") == "paper"
-    ]
+    )
     return (
         "Robust accuracy in percent, ours / pyautoattack 0.2.0, on the same 1,000 test images (seed 0), and in "
         "brackets how many times faster ours was in the same run:\n\n" + "\n".join(lines) + "\n\n"
-        "Square is not the same attack in both. In the reference AutoAttack, and in this one, windows do not shrink to "
-        "single pixels within its 5,000 queries, nor reach the last row and column. Ours keeps to the paper on "
-        f"Square in both, so it can be stronger. With the other's made to do the same: {'; '.join(mended)}.\n\n"
+        "Square, alone and in AutoAttack, is that of the reference AutoAttack in both: windows do not shrink to single "
+        "pixels within its 5,000 queries, nor reach the last row and column."
+        + (f" As in the paper on it, ours (`square-paper`) / the other's changed to that: {paper}." if paper else "")
+        + "\n\n"
         f"All {whole['n']:,} test images of CIFAR-10, {whole['model']}, {whole['device']}: {whole['ours']:.2f} % in "
         f"{whole['seconds_ours']:.0f} s."
     )

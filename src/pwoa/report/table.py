@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 _NAMES = {
     "natural": "natural",
     "square": "Square",
+    "square-paper": "Square (paper)",
     "autoattack": "AutoAttack",
     "transfer": "transfer",
     "worst": "worst case",

@@ -66,7 +66,8 @@ def check_attacks(
     trial = _Trial(model, x[chosen], labels[chosen], threat, 100 * float(unbroken.float().mean()), seed, tell)
     if differentiable:
         found += _check_longer(trial, white)
-    if "square" not in black and ("autoattack" not in right or after):  # AutoAttack as a whole has had its Square
+    had = "autoattack" in right and not after  # AutoAttack as a whole has had its Square
+    if not had and not any(name.startswith("square") for name in black):
         found += _check_square(trial)
     if differentiable and white:
         found += _check_wide(trial)
@@ -195,8 +196,8 @@ def _steps(name: re.Match[str]) -> int:
 
 
 def _check_square(trial: _Trial) -> list[Finding]:
-    name = f"square with {QUERIES} queries"
-    broken = trial.broken("black-box", name, partial(square, queries=QUERIES))
+    name = f"square-paper with {QUERIES} queries"
+    broken = trial.broken("black-box", name, partial(square, queries=QUERIES, paper=True))
     if isinstance(broken, str):
         return [_untried("black-box", name, broken)]
     if not _many(broken, len(trial.x), BROKEN_AGAIN):
