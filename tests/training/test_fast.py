@@ -14,7 +14,7 @@ from pwoa.data import Data, Images
 from pwoa.models import build
 from pwoa.recipe import Recipe
 from pwoa.training import fast
-from pwoa.training.fast import compiled
+from pwoa.training.fast import FIRST, Replayed, compiled
 
 Make = Callable[..., Recipe]
 
@@ -122,3 +122,66 @@ def test_fast_pruning_follows_the_exact_one(
     assert not any(module._forward_hooks for module in model.modules())
     assert {parameter.dtype for parameter in model.parameters()} == {torch.float32}
     assert found["fast"].summary["pruned"] == pytest.approx(found["exact"].summary["pruned"], abs=5)
+
+
+class Graph:
+    """Stands in for a CUDA graph of what it was recorded from."""
+
+    def __init__(self, given: torch.Tensor, action: Callable[[torch.Tensor], None]) -> None:
+        self._given, self._action = given, action
+
+    def replay(self) -> None:
+        self._action(self._given)
+
+
+class Recorded(Replayed):
+    """Counts the recordings; with `room` for no more of them it runs out of memory."""
+
+    captures, room = 0, 9
+
+    def _capture(self, example: torch.Tensor) -> None:
+        if self.captures == self.room:
+            raise torch.OutOfMemoryError("no room for a graph")
+        self.captures += 1
+        self._given = example.clone()
+        self._graph = Graph(self._given, self._action)  # type: ignore[assignment]
+
+
+def test_what_is_replayed_is_done_once_a_call_with_the_values_of_the_call() -> None:
+    seen: list[list[int]] = []
+    replayed = Recorded(lambda values: seen.append(values.tolist()), lambda: None, record=True)
+    batches = [[i, i + 1] for i in range(FIRST + 3)]
+    for batch in batches:
+        replayed(torch.tensor(batch))
+    assert seen == batches
+    assert replayed.captures == 1
+
+
+def test_a_last_smaller_batch_is_not_replayed() -> None:
+    seen: list[int] = []
+    replayed = Recorded(lambda values: seen.append(len(values)), lambda: None, record=True)
+    for size in [4] * (FIRST + 1) + [2, 4]:
+        replayed(torch.zeros(size))
+    assert seen == [4] * (FIRST + 1) + [2, 4]
+    assert replayed.captures == 1
+
+
+def test_it_is_recorded_anew_when_constants_change() -> None:
+    constants = [1.0]
+    replayed = Recorded(lambda values: None, lambda: tuple(constants), record=True)
+    for value in (1.0, 1.0, 1.0, 1.0, 2.0, 2.0, 3.0):
+        constants[0] = value
+        replayed(torch.zeros(1))
+    assert FIRST == 2
+    assert replayed.captures == 3
+
+
+@pytest.mark.parametrize(("record", "room"), [(False, 9), (True, 0)])
+def test_without_graphs_everything_is_still_done(record: bool, room: int) -> None:
+    seen: list[float] = []
+    replayed = Recorded(lambda values: seen.append(float(values)), lambda: None, record=record)
+    replayed.room = room
+    for i in range(FIRST + 3):
+        replayed(torch.tensor(float(i)))
+    assert seen == [float(i) for i in range(FIRST + 3)]
+    assert replayed.captures == 0

@@ -76,7 +76,7 @@ def oracle_table(path: Path) -> str:
         + (f" As in the paper on it, ours (`square-paper`) / the other's changed to that: {paper}." if paper else "")
         + "\n\n"
         f"All {whole['n']:,} test images of CIFAR-10, {whole['model']}, {whole['device']}: {whole['ours']:.2f} % in "
-        f"{whole['seconds_ours']:.0f} s."
+        f"{whole['seconds_ours']:.0f} s{', with `square-paper`' if whole.get('square') == 'paper' else ''}."
     )
 
 
