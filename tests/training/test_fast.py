@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,7 +15,7 @@ import pwoa
 from pwoa.data import Data, Images
 from pwoa.models import build
 from pwoa.recipe import Recipe
-from pwoa.training import fast
+from pwoa.training import Engine, fast
 from pwoa.training.fast import FIRST, Replayed, compiled
 
 Make = Callable[..., Recipe]
@@ -128,60 +130,108 @@ class Graph:
     """Stands in for a CUDA graph of what it was recorded from."""
 
     def __init__(self, given: torch.Tensor, action: Callable[[torch.Tensor], None]) -> None:
-        self._given, self._action = given, action
+        self.given, self._action = given, action
 
     def replay(self) -> None:
-        self._action(self._given)
+        self._action(self.given)
 
 
 class Recorded(Replayed):
     """Counts the recordings; with `room` for no more of them it runs out of memory."""
 
     captures, room = 0, 9
+    failed: weakref.ref[Graph] | None = None
 
-    def _capture(self, example: torch.Tensor) -> None:
+    def _capture(self, action: Callable[[torch.Tensor], None], example: torch.Tensor) -> None:
+        graph = Graph(example.clone(), action)
         if self.captures == self.room:
+            self.failed = weakref.ref(graph)
             raise torch.OutOfMemoryError("no room for a graph")
         self.captures += 1
-        self._given = example.clone()
-        self._graph = Graph(self._given, self._action)  # type: ignore[assignment]
+        self._graph, self._given = graph, graph.given  # type: ignore[assignment]
 
 
 def test_what_is_replayed_is_done_once_a_call_with_the_values_of_the_call() -> None:
     seen: list[list[int]] = []
-    replayed = Recorded(lambda values: seen.append(values.tolist()), lambda: None, record=True)
+    replayed = Recorded(record=True)
     batches = [[i, i + 1] for i in range(FIRST + 3)]
     for batch in batches:
-        replayed(torch.tensor(batch))
+        replayed(lambda values: seen.append(values.tolist()), torch.tensor(batch), None)
     assert seen == batches
     assert replayed.captures == 1
 
 
 def test_a_last_smaller_batch_is_not_replayed() -> None:
     seen: list[int] = []
-    replayed = Recorded(lambda values: seen.append(len(values)), lambda: None, record=True)
+    replayed = Recorded(record=True)
     for size in [4] * (FIRST + 1) + [2, 4]:
-        replayed(torch.zeros(size))
+        replayed(lambda values: seen.append(len(values)), torch.zeros(size), None)
     assert seen == [4] * (FIRST + 1) + [2, 4]
     assert replayed.captures == 1
 
 
 def test_it_is_recorded_anew_when_constants_change() -> None:
-    constants = [1.0]
-    replayed = Recorded(lambda values: None, lambda: tuple(constants), record=True)
-    for value in (1.0, 1.0, 1.0, 1.0, 2.0, 2.0, 3.0):
-        constants[0] = value
-        replayed(torch.zeros(1))
+    replayed = Recorded(record=True)
+    for constant in (1.0, 1.0, 1.0, 1.0, 2.0, 2.0, 3.0):
+        replayed(lambda values: None, torch.zeros(1), constant)
     assert FIRST == 2
     assert replayed.captures == 3
 
 
-@pytest.mark.parametrize(("record", "room"), [(False, 9), (True, 0)])
-def test_without_graphs_everything_is_still_done(record: bool, room: int) -> None:
+@pytest.mark.parametrize(("record", "room"), [(False, 9), (True, 0), (True, 1)])
+def test_without_room_for_graphs_everything_is_still_done(record: bool, room: int) -> None:
     seen: list[float] = []
-    replayed = Recorded(lambda values: seen.append(float(values)), lambda: None, record=record)
+    replayed = Recorded(record=record)
     replayed.room = room
+
+    def action(values: torch.Tensor) -> None:
+        assert replayed.failed is None or replayed.failed() is None  # the memory of the recording that failed is free
+        seen.append(float(values))
+
     for i in range(FIRST + 3):
-        replayed(torch.tensor(float(i)))
+        replayed(action, torch.tensor(float(i)), i > FIRST)
     assert seen == [float(i) for i in range(FIRST + 3)]
-    assert replayed.captures == 0
+    assert replayed.captures == (room if record else 0)
+
+
+def test_what_cannot_be_recorded_is_an_error_with_a_way_out() -> None:
+    class Refused(Replayed):
+        def _capture(self, action: Callable[[torch.Tensor], None], example: torch.Tensor) -> None:
+            raise RuntimeError("operation not permitted when stream is capturing\nmore lines")
+
+    replayed = Refused(record=True)
+    for _ in range(FIRST):
+        replayed(lambda values: None, torch.zeros(1), None)
+    with pytest.raises(pwoa.InputError, match=r"recorded .*: operation not permitted .* capturing; use training.mode="):
+        replayed(lambda values: None, torch.zeros(1), None)
+
+
+def test_a_recorded_run_ends_as_one_that_is_not(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, tiny_teacher: nn.Module, tiny_data: Data, quick: Make
+) -> None:
+    """With stand-ins for graphs; and at the end of a stage nothing holds on to what was recorded."""
+    kept: list[weakref.ref[Graph]] = []
+
+    def capture(self: Replayed, action: Callable[[torch.Tensor], None], example: torch.Tensor) -> None:
+        method = weakref.WeakMethod(action)  # type: ignore[arg-type]
+        graph = Graph(example.clone(), lambda values: method()(values))  # type: ignore[misc]
+        kept.append(weakref.ref(graph))
+        self._graph, self._given = graph, graph.given  # type: ignore[assignment]
+
+    recipe = quick(training__average=0.9, training__mode="exact", data__augment="crop-flip")
+
+    def weights(folder: str) -> dict[str, torch.Tensor]:
+        return pwoa.prune(tiny_teacher, tiny_data, rate=2, recipe=recipe, folder=tmp_path / folder).model.state_dict()
+
+    expected = weights("plain")
+    monkeypatch.setattr(Replayed, "_capture", capture)
+    monkeypatch.setattr(Engine, "records", property(lambda engine: True, lambda engine, value: None), raising=False)
+    gc.collect()
+    gc.disable()
+    try:
+        found = weights("recorded")
+        assert len(kept) > 2
+        assert all(graph() is None for graph in kept)
+    finally:
+        gc.enable()
+    assert all(torch.equal(found[name], value) for name, value in expected.items())

@@ -90,55 +90,57 @@ class Replayed:
     times, in which programs are compiled and momentum gets its memory, and tensors of another shape than the first.
     """
 
-    def __init__(
-        self,
-        action: Callable[[Tensor], None],
-        constants: Callable[[], object],
-        *,
-        record: bool,
-        generator: torch.Generator | None = None,
-    ) -> None:
-        self._action, self._constants, self._record, self._generator = action, constants, record, generator
+    def __init__(self, *, record: bool, generator: torch.Generator | None = None) -> None:
+        self._record, self._generator = record, generator
         self._left = FIRST
         self._shape: torch.Size | None = None
         self._graph: torch.cuda.CUDAGraph | None = None
-        self._given = torch.empty(0)
+        self._given: Tensor | None = None
         self._built_in: object = None
 
-    def __call__(self, values: Tensor) -> None:
+    def __call__(self, action: Callable[[Tensor], None], values: Tensor, constants: object) -> None:
+        """Do it with these values; `action` is always the same."""
         self._shape = self._shape or values.shape
         if not self._record or values.shape != self._shape:
-            self._action(values)
+            action(values)
         elif self._left:
             self._left -= 1
-            self._action(values)
+            action(values)
+        elif self._recorded(action, values, constants):
+            assert self._graph is not None
+            assert self._given is not None
+            self._given.copy_(values)
+            self._graph.replay()
         else:
-            self._replay(values)
+            torch.cuda.empty_cache()
+            action(values)
 
-    def _replay(self, values: Tensor) -> None:
-        constants = self._constants()
-        if self._graph is None or constants != self._built_in:
-            try:
-                self._capture(values)
-                self._built_in = constants
-            except torch.OutOfMemoryError:  # a graph needs memory of its own
-                self._record, self._graph = False, None
-                torch.cuda.empty_cache()
-                self._action(values)
-                return
-        assert self._graph is not None
-        self._given.copy_(values)
-        self._graph.replay()
+    def _recorded(self, action: Callable[[Tensor], None], example: Tensor, constants: object) -> bool:
+        """Whether there is a graph with these constants, now; there is none where memory does not suffice."""
+        if self._graph is not None and constants == self._built_in:
+            return True
+        try:
+            self._capture(action, example)
+        except torch.OutOfMemoryError:  # a graph needs memory of its own
+            self._record, self._graph, self._given = False, None, None
+            return False
+        except RuntimeError as error:
+            raise InputError(
+                f"the model or the method cannot be recorded as a CUDA graph: {first_line(error)}; "
+                "use training.mode=exact"
+            ) from None
+        self._built_in = constants
+        return True
 
-    def _capture(self, example: Tensor) -> None:
+    def _capture(self, action: Callable[[Tensor], None], example: Tensor) -> None:
         """Recording it does not do it."""
         self._graph = None  # the last one's memory is free again
         with torch.cuda.device(example.device):
-            graph, self._given = torch.cuda.CUDAGraph(), example.clone()
+            graph, given = torch.cuda.CUDAGraph(), example.clone()
             if self._generator is not None:
                 graph.register_generator_state(self._generator)
             torch.cuda.synchronize()
             stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
             with torch.cuda.graph(graph, stream=stream):
-                self._action(self._given)
-        self._graph = graph
+                action(given)
+        self._graph, self._given = graph, given

@@ -74,8 +74,8 @@ def layers_with_statistics(model: nn.Module) -> list[nn.BatchNorm1d | nn.BatchNo
 def statistics_anew(model: nn.Module) -> Iterator[Callable[[], None]]:
     """While inside, a model takes new running statistics: the means over the passes in training mode.
 
-    What it gives is to be called after each pass. The passes themselves leave their own statistics, so that each does
-    the same and one that is recorded can be replayed.
+    What it gives is to be called after each pass. The passes themselves leave their own statistics (of the last use of
+    a layer that is used twice), so that each does the same and one that is recorded can be replayed.
     """
     layers = layers_with_statistics(model)
     kept = [(layer.momentum, layer.get_buffer("num_batches_tracked").clone()) for layer in layers]
@@ -94,7 +94,7 @@ def statistics_anew(model: nn.Module) -> Iterator[Callable[[], None]]:
         yield note
     finally:
         for value, total in zip(values, sums, strict=True):
-            value.copy_(total / max(passes, 1))
+            value.copy_(total / passes if passes else value)
         for layer, (momentum, tracked) in zip(layers, kept, strict=True):
             layer.momentum = momentum
             layer.get_buffer("num_batches_tracked").copy_(tracked)
@@ -134,8 +134,8 @@ class _Grouped:
             return
         if plan.part == 0 and layer.num_batches_tracked is not None:
             layer.num_batches_tracked += 1
-        every = 1 / float(layer.num_batches_tracked or 1) if layer.momentum is None else layer.momentum
-        momentum = plan.momentum(every)
+        assert layer.momentum is not None  # `grouped` leaves those out
+        momentum = plan.momentum(layer.momentum)
         layer.running_mean.lerp_(mean.mean(0).flatten(), momentum)
         layer.running_var.lerp_(variance.mean(0).flatten() * (values / max(values - 1, 1)), momentum)
 

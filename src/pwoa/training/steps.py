@@ -44,12 +44,12 @@ class Steps:
         self._engine, self._stage, self._optimizer, self._average = engine, stage, optimizer, average
         self._share = engine.processes.share(engine.recipe.batch)
         self._form = torch.channels_last if engine.recipe.mode == "fast" else torch.contiguous_format
-        self._one = Replayed(self._step, stage.constants, record=engine.records, generator=self.generator)
+        self._one = Replayed(record=engine.records, generator=self.generator)
 
     def take(self, index: Tensor, learning_rate: float) -> None:
         """One step on the images at these positions."""
         set_learning_rate(self._optimizer, learning_rate)
-        self._one(index)
+        self._one(self._step, index, self._stage.constants())
         self.meter.count(len(index) // self._engine.processes.count)
 
     def _step(self, index: Tensor) -> None:
@@ -71,6 +71,7 @@ class Steps:
         buffers = list(model.buffers())
         recording = self._engine.device.type == "cuda" and torch.cuda.is_current_stream_capturing()
         before = [] if recording else [buffer.clone() for buffer in buffers]
+        self._optimizer.zero_grad(set_to_none=True)  # a recording that failed may have left gradients never computed
         while True:
             try:
                 losses = [self._backward_part(part) for part in self._parts(batch)]

@@ -26,9 +26,9 @@ class Validation:
 
     def __init__(self, engine: Engine, stage: Stage) -> None:
         self._engine, self._stage, self._meter = engine, stage, Meter()
-        self._judge = Replayed(self._add, stage.constants, record=engine.records)
         self._generator = torch.Generator(engine.device)
-        self._pass = Replayed(self._loss, stage.constants, record=engine.records, generator=self._generator)
+        self._measured = Replayed(record=engine.records)
+        self._passed = Replayed(record=engine.records, generator=self._generator)
 
     @torch.no_grad()
     def means(self) -> dict[str, float]:
@@ -38,7 +38,7 @@ class Validation:
         batches = torch.split(engine.material.validation, self._at_a_time)
         among = engine.processes if len(batches) >= engine.processes.count else Processes()
         for index in batches[among.rank :: among.count]:
-            self._judge(index)
+            self._measured(self._measure, index, self._stage.constants())
             self._meter.count(len(index))
         return self._meter.means(among)
 
@@ -53,12 +53,13 @@ class Validation:
         if not layers_with_statistics(engine.model):
             return
         train = engine.material.train
-        some = train[: max(min(len(train), STATISTICS) // size, 1) * size]
+        count = max(min(len(train), STATISTICS) // size, 1) * size
+        some = train[torch.arange(count, device=train.device) * len(train) // count]  # they may be sorted by class
         engine.model.train()
         self._generator.manual_seed(engine.recipe.seed)
         with statistics_anew(engine.model) as note, engine.plan.undivided():
             for index in torch.split(some, size):
-                self._pass(index)
+                self._passed(self._pass, index, self._stage.constants())
                 note()
 
     @property
@@ -67,10 +68,10 @@ class Validation:
         recipe = self._engine.recipe
         return max(recipe.batch // self._engine.plan.parts, min(recipe.group, recipe.batch))
 
-    def _add(self, index: Tensor) -> None:
+    def _measure(self, index: Tensor) -> None:
         x, y = self._engine.material.images.batch(index)
         self._meter.add(loss_of(self._stage, Batch(x, y, index), self._engine.recipe), y)
 
-    def _loss(self, index: Tensor) -> None:
+    def _pass(self, index: Tensor) -> None:
         x, y = self._engine.material.augmented(index, self._generator)
         loss_of(self._stage, Batch(x, y, index), self._engine.recipe)
