@@ -9,7 +9,7 @@ ratio is as given here. `--epochs A B` gives all methods the same number: A for 
 to a method that searches nothing; ADMM's ρ then takes the same way to its limit in the epochs there are. Rows are saved
 after every run; those there already are skipped, and no run begins that would, by the longest so far, not end within
 `--minutes`. The same command goes on; a run that fails is told and left out. Another teacher, or another recipe, makes
-other rows: in them are the teacher's fingerprint and a hash of all settings.
+other rows: in them are the teacher's fingerprint, a hash of all settings, and which Square AutoAttack has.
 """
 
 from __future__ import annotations
@@ -37,8 +37,10 @@ from pwoa.sweep import row_of
 from pwoa.sweep.rows import COLUMNS
 from pwoa.words import counted
 
-SAME_TEACHER = ("dataset", "architecture", "fingerprint", "evaluation")
+SAME_TEACHER = ("dataset", "architecture", "fingerprint", "evaluation", "square")
 """What two rows must have in common for the teacher to be measured once for both."""
+SQUARE = "reference"
+"""Which Square AutoAttack has; in rows from before version 0.2 it is that of the paper."""
 
 
 def main(words: Sequence[str] | None = None, progress: Progress | None = None) -> None:
@@ -135,6 +137,7 @@ def identity(recipe: Recipe, weights: str) -> dict[str, Any]:
         "fingerprint": weights,
         "settings": digest(recipe),
         "evaluation": digest(recipe, ("threat", "evaluation")),
+        "square": SQUARE,
         "method": recipe.method,
         "rate": recipe.sparsity.rate,
         "mix": recipe.training.mix,

@@ -27,7 +27,8 @@ def test_text_outside_the_marks_is_kept(tmp_path: Path) -> None:
         "seconds_ours": 2.0,
     }
     rows = [
-        {**row, "seconds_oracle": 7.0, "device": "GPU"},
+        {**row, "square": "as-is", "seconds_oracle": 7.0, "device": "GPU"},
+        {**row, "seconds_oracle": 80.0, "device": "GPU"},
         {**row, "attack": "fab-t", "oracle": 43.96, "seconds_oracle": 3.0, "device": "GPU"},
         {**row, "seed": 1, "seconds_oracle": 7.0, "device": "GPU"},
         {**row, "attack": "fab-t", "square": "corners", "seconds_oracle": 9.0, "device": "GPU"},

@@ -75,7 +75,8 @@ def evaluate(
     # Verdicts are named by six digits of their radius; those of the attacker's own are there already.
     apart = {f"{radius:.6g}": radius for radius in (*radii, subject.threat.radius)} if radii else {}
     threats = [at_radius(subject.threat, radius) for radius in sorted(apart.values())]
-    asked = subject.asked() | {"radii": sorted(apart.values()), "batch": batch, "seed": seed, "checks": checks}
+    how = {"radii": sorted(apart.values()), "batch": batch, "seed": seed, "checks": checks, "version": __version__}
+    asked = subject.asked() | how  # another version of pwoa may attack in another way
     place = None if folder is None else Folder(folder, asked)
     if place is not None and place.finished:
         progress.say(f"{place.path} is finished, nothing is left to do")

@@ -12,7 +12,7 @@ from pwoa.report.table import attack_name
 from pwoa.sweep.rows import COLUMNS, mean_and_deviation
 
 _COLUMNS = ("natural", "fgsm", "pgd10", "pgd20", "cw")
-_ALIKE = ("method", "rate", "mix", "epochs", "fingerprint", "settings")
+_ALIKE = ("method", "rate", "mix", "epochs", "fingerprint", "settings", "square")
 """What the rows have in common that one line of the comparison is the mean of."""
 _PARTS = {"standard": "AutoAttack"}
 _MODELS = {"teacher": "teacher (dense)", "ce": "naive (cross-entropy)", "pwoa": "PwoA"}
@@ -55,7 +55,7 @@ def oracle_table(path: Path) -> str:
     """results/autoattack-oracle.json as Markdown: one row a model, ours / the oracle's robust accuracy by attack."""
     rows = json.loads(path.read_text(encoding="utf-8"))
     both = [row for row in rows if row["oracle"] is not None and row["n"] >= 1000 and not row["seed"]]
-    shared = [row for row in both if row.get("square", "as-is") == "as-is"]
+    shared = [row for row in both if _same_square(row)]
     attacks = list(dict.fromkeys(row["attack"] for row in shared))
     head = ["model", "device", *(_PARTS.get(attack) or attack_name(attack) for attack in attacks)]
     lines = [_line(head), _line(["---"] * len(head))]
@@ -145,18 +145,25 @@ def competition_table(path: Path) -> str:
         groups: dict[tuple[Any, ...], list[Mapping[str, Any]]] = {}
         for row in rows:
             if (row["dataset"], row["architecture"]) == (dataset, architecture):
-                groups.setdefault(tuple(row[key] for key in _ALIKE), []).append(row)
+                groups.setdefault(tuple(row.get(key) for key in _ALIKE), []).append(row)
         lines = [_line(head), _line(["---"] * len(head))]
         for own in groups.values():
             accuracies = (mean_and_deviation([row[column] for row in own]) for column in COLUMNS)
             about = [own[0]["method"], f"{own[0]['rate']:g}", f"{own[0]['mix']:g}", own[0]["epochs"]]
             lines.append(_line([*about, *accuracies, f"{len(own)}"]))
-        strongest = f" (AutoAttack: {own[0]['n_autoattack']:,})" if own[0].get("n_autoattack") else ""
+        other = ", with `square-paper`" if own[0].get("square") == "paper" else ""
+        strongest = f" (AutoAttack: {own[0]['n_autoattack']:,}{other})" if own[0].get("n_autoattack") else ""
         tables.append(
             f"{architecture} on {dataset}, {own[0]['n']:,} test images{strongest}, {own[0]['device']}; accuracy in "
             "percent, mean ± standard deviation over the seeds:\n\n" + "\n".join(lines)
         )
     return "\n\n".join(tables)
+
+
+def _same_square(row: Mapping[str, Any]) -> bool:
+    """Whether Square is that of the reference on both sides; what has no Square in it need not say so."""
+    unsaid = None if row["attack"] in ("square", "standard") else "as-is"
+    return bool(row.get("square", unsaid) == "as-is")
 
 
 def _pair(row: Mapping[str, Any] | None) -> str:
