@@ -48,7 +48,7 @@ def square(
     paper: bool = False,
     generator: torch.Generator | None = None,
 ) -> Tensor:
-    """The image with the smallest lead of the true class that so many `queries` an image have found.
+    """For each image what `queries` queries have found with the smallest lead of the true class.
 
     paper: the paper's schedule and windows, not those of the reference AutoAttack. With few queries it is the one to
         take, for the other's windows would all be large.
@@ -85,7 +85,7 @@ def square_rounds(
 def _shares(queries: int, p_init: float, paper: bool) -> list[float]:
     """The share of the pixels that each window changes; the start has none, but the paper counts it as a query."""
     ends = [end * queries / 10_000 for end in HALVINGS] if paper else HALVINGS
-    return [p_init / 2 ** sum(query > end for end in ends) for query in range(paper, queries)]
+    return [p_init / 2 ** sum(query > end for end in ends) for query in range(int(paper), queries)]
 
 
 @torch.no_grad()

@@ -82,8 +82,9 @@ def _window(like: Tensor, size: int, paper: bool, generator: Random) -> tuple[Te
     """
     n, _, height, width = like.shape
     corner = torch.rand((2, n, 1, 1), generator=generator, device=like.device)
-    top = (corner[0] * (height - size + paper)).long()
-    left = (corner[1] * (width - size + paper)).long()
+    last = int(paper)
+    top = (corner[0] * (height - size + last)).long()
+    left = (corner[1] * (width - size + last)).long()
     rows = torch.arange(height, device=like.device)[:, None] - top
     columns = torch.arange(width, device=like.device) - left
     inside = ((rows >= 0) & (rows < size)).to(like.dtype) * ((columns >= 0) & (columns < size)).to(like.dtype)

@@ -280,7 +280,7 @@ def _possible(
         raise InputError("the attack transfer needs a surrogate: --surrogate MODEL (in Python: surrogate=)")
     differentiable = getattr(model, "differentiable", True)
     if not differentiable and given in ("standard", ["standard"], ("standard",)):
-        chosen = GRADIENT_FREE[:2]
+        chosen = ("natural", "square")
     chosen = tuple(dict.fromkeys(("natural", *chosen, *([] if surrogate is None else [TRANSFER]))))
     if differentiable:
         return chosen
