@@ -13,7 +13,7 @@ from torch import nn
 
 import pwoa
 from pwoa.data import Data, Images
-from pwoa.models import build
+from pwoa.models import build, recording
 from pwoa.recipe import Recipe
 from pwoa.training import Engine, fast
 from pwoa.training.fast import FIRST, Replayed, compiled
@@ -62,6 +62,32 @@ def test_blocks_are_compiled_one_by_one_and_alike_ones_once(monkeypatch: pytest.
         assert len(programs) == 3 * 2 + 1
         assert "forward" in vars(model.get_submodule("block1.layer.3"))
     assert not any("forward" in vars(module) for module in model.modules())
+
+
+def test_a_program_without_hooks_is_not_taken_for_a_network_with_hooks() -> None:
+    x = torch.rand(2, 1, 28, 28)
+    for points in [(), ("relu1", "relu2"), (), ("relu2",), ("relu1", "relu2")]:
+        model = build("lenet", 10, 1)  # another network of the same class, as in the next run of a sweep
+        with recording(model, points) as found, compiled(model):
+            for _ in range(2):
+                model(x)
+                assert tuple(found) == points
+                found.clear()
+
+
+def test_pruning_by_hsic_after_another_method_in_the_same_process(
+    tmp_path: Path, tiny_teacher: nn.Module, tiny_data: Data, quick: Make
+) -> None:
+    for method in ("magnitude", "pwoa", "advprune", "pwoa"):
+        recipe = quick(training__mode="fast", objective__hsic_x=1e-3).with_settings({"method": method})
+        result = pwoa.prune(
+            tiny_teacher,
+            tiny_data,
+            rate=2,
+            recipe=recipe,
+            folder=tmp_path / f"{method}-{len(list(tmp_path.iterdir()))}",
+        )
+        assert result.summary["pruned"]
 
 
 def test_a_model_that_cannot_be_compiled_is_an_error_with_a_way_out(

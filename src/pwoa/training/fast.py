@@ -40,7 +40,7 @@ def compiled(model: nn.Module) -> Iterator[None]:
 
     A network that names the class of its blocks (`block`) is compiled block by block, which takes less time: blocks of
     one shape share a program. Any other is compiled as a whole, or each of several in a ModuleDict. Each shape of
-    batch has programs of its own. Hooks inside of what is compiled must be there before the first pass.
+    batch has programs of its own, and so has each set of hooks: a program of a run before is not taken for another one.
     """
     parts = list(_parts(model))
     own = [vars(part).get("forward") for part in parts]
@@ -50,7 +50,7 @@ def compiled(model: nn.Module) -> Iterator[None]:
         with ExitStack() as inside:
             inside.enter_context(warnings.catch_warnings())
             warnings.filterwarnings("ignore", "The .grad attribute of a Tensor")  # which the compiler looks at
-            inside.enter_context(torch._dynamo.config.patch(recompile_limit=PROGRAMS))
+            inside.enter_context(torch._dynamo.config.patch(recompile_limit=PROGRAMS, skip_nnmodule_hook_guards=False))
             inside.enter_context(torch.backends.cudnn.flags(enabled=True, benchmark=True))
             inside.enter_context(float32_products())
             yield
