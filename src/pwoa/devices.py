@@ -9,6 +9,7 @@ from contextlib import contextmanager
 import torch
 
 from pwoa.errors import InputError, first_line
+from pwoa.words import counted
 
 
 def choose_device(name: str) -> torch.device:
@@ -29,7 +30,7 @@ def device_name(device: torch.device) -> str:
     """The GPU's name, or the CPU's architecture and the number of threads."""
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
-    return f"CPU {platform.machine()}, {torch.get_num_threads()} threads"
+    return f"CPU {platform.machine()}, {counted(torch.get_num_threads(), 'thread')}"
 
 
 @contextmanager

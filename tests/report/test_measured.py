@@ -34,6 +34,7 @@ def test_text_outside_the_marks_is_kept(tmp_path: Path) -> None:
         {**row, "attack": "fab-t", "square": "corners", "seconds_oracle": 9.0, "device": "GPU"},
         {**row, "attack": "square", "square": "paper", "seconds_oracle": 4.0, "device": "GPU"},
         {**row, "n": 32, "attack": "square", "seconds_oracle": 7.0, "device": "GPU"},
+        {**row, "n": 10000, "ours": 46.1, "oracle": None, "square": "paper", "seconds_ours": 99.0, "device": "GPU"},
         {**row, "n": 10000, "ours": 46.333, "oracle": None, "seconds_ours": 218.8, "device": "GPU"},
     ]
     (tmp_path / "autoattack-oracle.json").write_text(json.dumps(rows))
@@ -100,6 +101,8 @@ def test_the_table_of_the_competition_has_a_row_for_a_method_at_a_rate_and_a_mix
         {**teacher, "method": "pwoa", "rate": 4.0, "natural": 89.0, "seed": 1},
         {**teacher, "method": "pwoa", "rate": 4.0, "natural": 70.0, "epochs": "1+1"},
         {**teacher, "method": "hydra", "rate": 4.0, "mix": 0.5, "pgd20": 45.5},
+        {**teacher, "method": "hydra", "rate": 4.0, "mix": 0.5, "pgd20": 44.5, "square": "paper"},
+        {**teacher, "method": "hydra", "rate": 4.0, "mix": 1.0, "pgd20": 43.5, "square": "paper"},
         {**teacher, "architecture": "wide"},
     ]
     (tmp_path / "competition.json").write_text(json.dumps(rows))
@@ -108,4 +111,7 @@ def test_the_table_of_the_competition_has_a_row_for_a_method_at_a_rate_and_a_mix
     assert "| teacher | 1 | 0 | 4+10 | 90.00 | 50.00 |  | 40.00 | 1 |" in table
     assert "| pwoa | 4 | 0 | 4+10 | 88.50 ± 0.71 | 50.00 ± 0.00 |  | 40.00 ± 0.00 | 2 |" in table
     assert "| hydra | 4 | 0.5 | 4+10 | 90.00 | 45.50 |  | 40.00 | 1 |" in table
+    assert "44.50" not in table  # there is a row with AutoAttack's own Square
+    assert "| hydra | 4 | 1 | 4+10 | 90.00 | 43.50 |  | 40.00 † | 1 |\n\n† AutoAttack with `square-paper`" in table
+    assert table.count("†") == 2
     assert table.index("net on digits, 10,000 test images (AutoAttack: 500), GPU") < table.index("wide on digits")

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from pwoa.methods import METHODS
 from pwoa.report.table import attack_name
 from pwoa.sweep.rows import COLUMNS, mean_and_deviation
 
@@ -62,7 +63,7 @@ def oracle_table(path: Path) -> str:
     for model, device in dict.fromkeys((row["model"], row["device"]) for row in shared):
         own = {row["attack"]: row for row in shared if (row["model"], row["device"]) == (model, device)}
         lines.append(_line([model, device, *(_pair(own.get(attack)) for attack in attacks)]))
-    (whole,) = (row for row in rows if row["oracle"] is None)
+    whole = [row for row in rows if row["oracle"] is None][-1]
     paper = "; ".join(
         f"{_PARTS.get(row['attack']) or attack_name(row['attack'])} on {row['model']}, {row['device']}: {_pair(row)}"
         for row in both
@@ -76,7 +77,7 @@ def oracle_table(path: Path) -> str:
         + (f" As in the paper on it, ours (`square-paper`) / the other's changed to that: {paper}." if paper else "")
         + "\n\n"
         f"All {whole['n']:,} test images of CIFAR-10, {whole['model']}, {whole['device']}: {whole['ours']:.2f} % in "
-        f"{whole['seconds_ours']:.0f} s{', with `square-paper`' if whole.get('square') == 'paper' else ''}."
+        f"{whole['seconds_ours']:.0f} s."
     )
 
 
@@ -137,7 +138,10 @@ def speed_table(path: Path) -> str:
 
 
 def competition_table(path: Path) -> str:
-    """results/competition.json as Markdown: a table a network, one row a method, rate and mix ratio, over the seeds."""
+    """results/competition.json as Markdown: a table a network, one row a method, rate and mix ratio, over the seeds.
+
+    What was measured with another Square than AutoAttack's, `square-paper`, is shown where there is nothing else.
+    """
     rows = json.loads(path.read_text(encoding="utf-8"))
     head = ["method", "rate", "mix ratio", "epochs", *(attack_name(column) for column in COLUMNS), "seeds"]
     tables = []
@@ -146,18 +150,32 @@ def competition_table(path: Path) -> str:
         for row in rows:
             if (row["dataset"], row["architecture"]) == (dataset, architecture):
                 groups.setdefault(tuple(row.get(key) for key in _ALIKE), []).append(row)
+        replaced = {_line_of(own[0]) for own in groups.values() if own[0].get("square") != "paper"}
+        shown = [own for own in groups.values() if own[0].get("square") != "paper" or _line_of(own[0]) not in replaced]
         lines = [_line(head), _line(["---"] * len(head))]
-        for own in groups.values():
-            accuracies = (mean_and_deviation([row[column] for row in own]) for column in COLUMNS)
+        for own in sorted(shown, key=lambda own: _order(own[0])):
+            accuracies = {column: mean_and_deviation([row[column] for row in own]) for column in COLUMNS}
+            if own[0].get("square") == "paper":
+                accuracies["autoattack"] += " †"
             about = [own[0]["method"], f"{own[0]['rate']:g}", f"{own[0]['mix']:g}", own[0]["epochs"]]
-            lines.append(_line([*about, *accuracies, f"{len(own)}"]))
-        other = ", with `square-paper`" if own[0].get("square") == "paper" else ""
-        strongest = f" (AutoAttack: {own[0]['n_autoattack']:,}{other})" if own[0].get("n_autoattack") else ""
+            lines.append(_line([*about, *accuracies.values(), f"{len(own)}"]))
+        strongest = f" (AutoAttack: {own[0]['n_autoattack']:,})" if own[0].get("n_autoattack") else ""
+        other = "\n\n† AutoAttack with `square-paper`, which can break more." if "†" in "".join(lines) else ""
         tables.append(
             f"{architecture} on {dataset}, {own[0]['n']:,} test images{strongest}, {own[0]['device']}; accuracy in "
-            "percent, mean ± standard deviation over the seeds:\n\n" + "\n".join(lines)
+            "percent, mean ± standard deviation over the seeds:\n\n" + "\n".join(lines) + other
         )
     return "\n\n".join(tables)
+
+
+def _line_of(row: Mapping[str, Any]) -> tuple[Any, ...]:
+    return tuple(row.get(key) for key in ("method", "rate", "mix", "epochs", "fingerprint"))
+
+
+def _order(row: Mapping[str, Any]) -> tuple[Any, ...]:
+    """The teacher first; then by rate and mix ratio, so that competing methods stand together."""
+    methods = ["teacher", *METHODS]
+    return row["rate"], row["mix"], methods.index(row["method"]), row["epochs"]
 
 
 def _same_square(row: Mapping[str, Any]) -> bool:
