@@ -91,7 +91,7 @@ class _Pruning(Work):
         )
 
     def done_before(self, run: Run) -> nn.Module:
-        return load_run(run.path, copy.deepcopy(self.teacher))
+        return load_run(run.path, copy.deepcopy(self.student))
 
     def train(self, run: Run, progress: Progress, processes: Processes) -> tuple[nn.Module, dict[str, Any]]:
         recipe, material = self.recipe, self.material

@@ -1,4 +1,4 @@
-"""The run folder: all that is needed to believe, resume or repeat one result. Every write is atomic."""
+"""The run folder: all that is needed to believe, resume or repeat one result. Every write is atomic, but for the lines of metrics.jsonl."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Run:
 
     @property
     def started(self) -> bool:
-        return (self.path / "recipe.toml").is_file()
+        return all((self.path / name).is_file() for name in ("recipe.toml", "teacher.json"))
 
     @property
     def finished(self) -> bool:

@@ -26,7 +26,7 @@ from pwoa.training.processes import Processes, started
 
 @dataclass(frozen=True)
 class Result:
-    """A pruned model, its run folder, what was measured (result.json) and its epochs (metrics.jsonl)."""
+    """A pruned or trained model, its run folder, what was measured (result.json) and its epochs (metrics.jsonl)."""
 
     model: nn.Module
     folder: Path

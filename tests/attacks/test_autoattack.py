@@ -190,11 +190,12 @@ class TestSearchModel:
             return torch.zeros(len(v), 3).scatter(1, labels[: len(v), None], 1.0) + 0 * v.flatten(1).sum(1)[:, None]
 
         found = autoattack(model, x, labels, Threat("linf", 1e-4), attacks=["apgd-ce"], search_model=blind)
-        self.check(model, x, labels, found)
+        self.check(model, x, labels, found, radius=1e-4)
+        assert torch.equal(found.robust, ~is_broken(model, x, labels))
 
-    def check(self, model: nn.Module, x: Tensor, labels: Tensor, found: Verdicts) -> None:
+    def check(self, model: nn.Module, x: Tensor, labels: Tensor, found: Verdicts, radius: float = 0.03) -> None:
         assert torch.equal(is_broken(model, found.adversarial, labels), ~found.robust)
-        assert bool(Ball.around(x, Threat("linf", 0.03)).contains(found.adversarial).all())
+        assert bool(Ball.around(x, Threat("linf", radius)).contains(found.adversarial).all())
 
 
 class TestRedone:

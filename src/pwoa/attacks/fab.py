@@ -132,4 +132,4 @@ def _boundary(model: LogitModel, at: Tensor, labels: Tensor, target: Tensor) -> 
         logits = model(at).float()
         gap = (logits.gather(1, labels[:, None]) - logits.gather(1, target[:, None])).squeeze(1)
         (gradient,) = torch.autograd.grad(gap.sum(), at)
-    return gap.detach(), gradient.flatten(1)
+    return gap.detach(), gradient.flatten(1).nan_to_num(0, 0, 0)

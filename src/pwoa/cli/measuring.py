@@ -79,7 +79,7 @@ def evaluate(
     if radius is not None:
         plan = plan.with_settings([f"threat.radius={radius}"])
 
-    from pwoa import evaluation
+    from pwoa import __version__, evaluation
     from pwoa.data import load_data
     from pwoa.evaluation.measure import identity
     from pwoa.evaluation.record import radii
@@ -95,7 +95,7 @@ def evaluate(
     network = named_model(model, images, architecture=arch, checkpoint=checkpoint, mean=given[0], std=given[1])
     other = None if surrogate is None else named_model(surrogate, images, architecture=surrogate_arch)
     models = [model, arch, checkpoint, surrogate, surrogate_arch, identity(network)]
-    asked = [*models, source, where, attacks, n, plan.threat, curve, checks, precision, batch, seed]
+    asked = [*models, source, where, attacks, n, plan.threat, curve, checks, precision, batch, seed, __version__]
     place = out or Path("runs") / "evaluate" / f"{_stem(model)}-{zlib.crc32(str(asked).encode()):08x}"
     scores = evaluation.evaluate(
         network,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import tomllib
 from importlib import resources
-from pathlib import Path
+from pathlib import Path, PurePath
 
 from pwoa.errors import InputError, did_you_mean
 from pwoa.recipe.sections import (
@@ -95,8 +95,9 @@ def _read(path: Path) -> str:
 
 
 def recipe_for(data: str) -> Recipe:
-    """The preset for a data set, if there is one, else the defaults."""
-    named = {"mnist-mini": "demo", "fashion-mnist": "mnist"}.get(data, data)
+    """The preset for a data set, by its name or that of its folder, if there is one; else the defaults."""
+    name = PurePath(data).name
+    named = {"mnist-mini": "demo", "fashion-mnist": "mnist"}.get(name, name)
     return load_recipe(named) if named in presets() else Recipe()
 
 

@@ -53,7 +53,10 @@ def mnist_table(path: Path) -> str:
 
 
 def oracle_table(path: Path) -> str:
-    """results/autoattack-oracle.json as Markdown: one row a model, ours / the oracle's robust accuracy by attack."""
+    """results/autoattack-oracle.json as Markdown: one row a model, ours / the oracle's robust accuracy by attack.
+
+    Of what was measured more than once, the last is shown.
+    """
     rows = json.loads(path.read_text(encoding="utf-8"))
     both = [row for row in rows if row["oracle"] is not None and row["n"] >= 1000 and not row["seed"]]
     shared = [row for row in both if _same_square(row)]

@@ -100,6 +100,8 @@ def started(device: torch.device) -> Iterator[Processes]:
     if count == 1:
         yield Processes()
         return
+    if device.type == "cuda":
+        torch.cuda.set_device(device)  # objects are exchanged on the current one
     distributed.init_process_group("nccl" if device.type == "cuda" else "gloo", timeout=PATIENCE)
     before = signal.signal(signal.SIGTERM, _stopped)  # which torchrun sends to the others when one has died
     yield Processes(distributed.get_rank(), count)

@@ -49,29 +49,36 @@ class Validation:
         They are augmented, as those that the weights were trained on: without the black borders of shifted images the
         statistics are others, and a robust ResNet-18 loses four to six points under PGD.
         """
-        engine, size = self._engine, self._at_a_time
+        engine, batch = self._engine, self._engine.recipe.batch
         if not layers_with_statistics(engine.model):
             return
         train = engine.material.train
-        count = max(min(len(train), STATISTICS) // size, 1) * size
+        count = max(min(len(train), STATISTICS) // batch, 1) * batch
+        at_a_time = self._at_a_time
         some = train[torch.arange(count, device=train.device) * len(train) // count]  # they may be sorted by class
         engine.model.train()
         self._generator.manual_seed(engine.recipe.seed)
         with statistics_anew(engine.model) as note, engine.plan.undivided():
-            for index in torch.split(some, size):
+            for index in torch.split(some, at_a_time):
                 self._passed(self._pass, index, self._stage.constants())
                 note()
 
     @property
     def _at_a_time(self) -> int:
-        """So many images fit into memory."""
-        recipe = self._engine.recipe
-        return max(recipe.batch // self._engine.plan.parts, min(recipe.group, recipe.batch))
+        """So many images fit into memory: as many as in training, or a group, on which several processes agree."""
+        alone = self._engine.processes.count == 1
+        return max(self._engine.recipe.batch // self._engine.plan.parts, self._group) if alone else self._group
+
+    @property
+    def _group(self) -> int:
+        return min(self._engine.recipe.group, self._engine.recipe.batch)
 
     def _measure(self, index: Tensor) -> None:
         x, y = self._engine.material.images.batch(index)
         self._meter.add(loss_of(self._stage, Batch(x, y, index), self._engine.recipe), y)
 
     def _pass(self, index: Tensor) -> None:
-        x, y = self._engine.material.augmented(index, self._generator)
+        """Augmented group by group, so that it is the same however many are passed at a time."""
+        groups = [self._engine.material.augmented(part, self._generator) for part in torch.split(index, self._group)]
+        x, y = (torch.cat(each) for each in zip(*groups, strict=True))
         loss_of(self._stage, Batch(x, y, index), self._engine.recipe)
