@@ -25,9 +25,11 @@ from pwoa.attacks.apgd import apgd_t_rounds
 from pwoa.attacks.registry import ROUNDS
 from pwoa.attacks.square import square_rounds
 from pwoa.cli import app
+from pwoa.cli.training import _to_prune
 from pwoa.data import load_data
 from pwoa.evaluation.verdicts import load_verdicts
 from pwoa.models import build
+from pwoa.recipe import load_recipe, presets, to_toml
 
 SETTINGS = (
     "search.epochs=1",
@@ -357,7 +359,8 @@ def test_an_evaluation_that_is_killed_resumes_to_the_same_result(
     process.send_signal(number)
     _, err = process.communicate()
     assert (process.returncode, err) == expected
-    assert sorted(os.listdir(tmp_path / "killed")) == ["evaluation.json", "progress.safetensors"]
+    left = {"evaluation.json", "progress.safetensors"}
+    assert set(os.listdir(tmp_path / "killed")) == (left | {".lock"} if number == signal.SIGKILL else left)
     code, out, _ = call(*command, tmp_path / "killed")
     assert code == 0
     assert f"resuming {tmp_path / 'killed'}" in out
@@ -549,3 +552,25 @@ def test_help_is_quick_and_shows_an_example() -> None:
 
 def test_version() -> None:
     assert call("--version")[1].startswith("pwoa 0.")
+
+
+def test_a_recipe_is_shown_with_all_its_settings() -> None:
+    code, out, _ = call("recipe")
+    assert code == 0
+    assert set(out.split()) == set(presets())
+    code, out, _ = call("recipe", "cifar10-hydra")
+    assert code == 0
+    assert out.strip() == to_toml(load_recipe("cifar10-hydra")).strip()
+    code, _, err = call("recipe", "cifar11")
+    assert code == 2
+    assert "did you mean 'cifar10'?" in err
+
+
+def test_what_was_trained_is_pruned_on_the_same_data_against_the_same_attacker() -> None:
+    plan = load_recipe("teacher-mnist").with_settings({"data.folder": "my data"})
+    said = _to_prune(plan, "lenet", Path("runs/a/model.safetensors"))
+    assert said == "pwoa prune --arch lenet --checkpoint runs/a/model.safetensors --data mnist --folder 'my data'"
+    said = _to_prune(plan.with_settings({"data.name": "tiny", "data.folder": ""}), "lenet", Path("w.pt"))
+    assert said == (
+        "pwoa prune --arch lenet --checkpoint w.pt --data tiny --set threat.radius=0.3 --set threat.step=0.01"
+    )

@@ -115,3 +115,19 @@ def test_a_folder_that_cannot_be_made_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(InputError, match="cannot write to"), Run(tmp_path / "file" / "run").held():
         pass
+
+
+def test_who_waits_is_let_in_when_the_other_ends(tmp_path: Path) -> None:
+    inside = threading.Event()
+
+    def wait() -> None:
+        with lock.held(tmp_path, wait=True):
+            inside.set()
+
+    with holder(tmp_path) as process:
+        waiting = threading.Thread(target=wait)
+        waiting.start()
+        assert not inside.wait(0.2)
+        process.kill()
+    waiting.join(20)
+    assert inside.is_set()

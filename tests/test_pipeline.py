@@ -19,11 +19,12 @@ from pwoa.guard import ExampleFreeViolation
 from pwoa.methods import METHODS
 from pwoa.methods.pwoa import Pwoa
 from pwoa.pipeline import prune
+from pwoa.pretraining import pretrain
 from pwoa.progress import Progress
 from pwoa.recipe import Recipe, load_recipe
 from pwoa.run import Run
 from pwoa.training import Batch, Loss
-from pwoa.work import Result
+from pwoa.work import Result, _choose
 
 Make = Callable[..., Recipe]
 
@@ -143,6 +144,7 @@ def test_a_finished_run_is_given_back(tmp_path: Path, result: Result, tiny_teach
     again = prune(tiny_teacher, tiny_data, recipe=recipe, folder=result.folder, progress=Refusing())
     assert again.summary == result.summary
     assert all(torch.equal(v, again.model.state_dict()[k]) for k, v in result.model.state_dict().items())
+    assert all(parameter.requires_grad for model in (result.model, again.model) for parameter in model.parameters())
 
 
 def test_without_a_folder_one_is_chosen(
@@ -341,6 +343,9 @@ class Bad:
         (None, {"training.device": "meta"}, "only cpu and cuda"),
         (None, {"objective.balance": "auto", "objective.distillation": 0.0}, "needs the distillation term"),
         (None, {"evaluation.attacks": ["pgd"]}, "unknown attack 'pgd'"),
+        (None, {"evaluation.attacks": []}, "no attack is named; give natural"),
+        (None, {"method": "trades"}, "trades trains a robust model from scratch: use pwoa pretrain"),
+        (None, {"training.mix": 0.03}, "training.mix = 0.03 of a batch of 16 is less than one example"),
     ],
 )
 def test_bad_input_is_one_line_and_leaves_nothing(
@@ -445,3 +450,17 @@ def test_a_run_says_its_method_and_whether_it_is_example_free(
     assert "mix ratio 0.5, not example-free" in mixed.said
     prune(tiny_teacher, tiny_data, method="magnitude", recipe=recipe, folder=tmp_path / "c", progress=mixed)
     assert ", 1 epoch on " in mixed.said  # it searches nothing
+
+
+def test_the_folder_of_a_data_set_given_by_name_is_taken(tmp_path: Path) -> None:
+    for work in (prune, pretrain):
+        with pytest.raises(InputError, match=f"{tmp_path}/none is not a folder: give the one that holds the files"):
+            work(data="mnist", settings={"data.folder": f"{tmp_path}/none"}, folder=tmp_path / "run")
+
+
+def test_a_network_of_another_width_keeps_its_name_in_that_of_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    recipe = load_recipe("mnist").with_settings({"teacher.architecture": "lenet@0.352", "training.seed": 3})
+    assert _choose(None, recipe, {}).path == Path("runs/mnist-lenet@0.352-pwoa-x4-seed3")

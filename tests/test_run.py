@@ -212,3 +212,36 @@ def test_what_is_no_finished_run_is_said(run: Run, tmp_path: Path) -> None:
         load_run(run.path)
     with pytest.raises(InputError, match="is not a run folder"):
         load_run(tmp_path / "nowhere")
+
+
+def test_a_folder_without_a_teacher_is_no_run(run: Run, quick: Make) -> None:
+    (run.path / "teacher.json").unlink()
+    with pytest.raises(InputError, match="exists and is not a run folder"):
+        run.check(quick(), OURS)
+
+
+@pytest.mark.parametrize("text", ["", "{", "[1,"])
+def test_damaged_files_are_named_in_one_line(run: Run, quick: Make, text: str) -> None:
+    for name in ("teacher.json", "metrics.jsonl"):
+        (run.path / name).write_text(text or " \n")
+    with pytest.raises(InputError, match=r"teacher.json is damaged \(.*\); choose another folder for the run"):
+        run.check(quick(), OURS)
+    with pytest.raises(InputError, match=r"metrics.jsonl is damaged \("):
+        run.metrics()
+
+
+@pytest.mark.parametrize("content", [b"", b"PK\x03\x04 and no more", b"nothing of ours"])
+def test_a_damaged_checkpoint_is_named_in_one_line(run: Run, content: bytes) -> None:
+    run.save_checkpoint({"lines": 0})
+    (run.path / "checkpoint" / "state.pt").write_bytes(content)
+    with pytest.raises(InputError, match=r"state.pt is damaged \(.*\); delete it, and the run begins anew") as caught:
+        run.load_checkpoint()
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("lines", [0, 4])
+def test_a_recipe_that_was_cut_off_is_not_filled_with_defaults(run: Run, quick: Make, lines: int) -> None:
+    text = (run.path / "recipe.toml").read_text()
+    (run.path / "recipe.toml").write_text("\n".join(text.splitlines()[:lines]))
+    with pytest.raises(InputError, match=r"recipe.toml is damaged: it has no section"):
+        run.check(quick(), OURS)

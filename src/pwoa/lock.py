@@ -21,8 +21,8 @@ LOCK = ".lock"
 
 
 @contextmanager
-def held(folder: Path) -> Iterator[None]:
-    """Inside, another process that asks for the same folder is refused at once.
+def held(folder: Path, *, wait: bool = False) -> Iterator[None]:
+    """Inside, another process that asks for the same folder is refused at once, or waits for its turn.
 
     The folder is made if it is not there. At the end the lock's file goes away, and so does a new folder in which
     there is nothing else. Where the file system or the machine knows no locks, all are let in.
@@ -32,7 +32,7 @@ def held(folder: Path) -> Iterator[None]:
         return
     new = [path for path in (folder, *folder.parents) if not path.exists()]
     with naming(folder):
-        file = _locked(folder)
+        file = _locked(folder, wait)
     try:
         yield
     finally:
@@ -44,12 +44,12 @@ def held(folder: Path) -> Iterator[None]:
                 path.rmdir()
 
 
-def _locked(folder: Path, tries: int = 100) -> IO[bytes]:
+def _locked(folder: Path, wait: bool, tries: int = 100) -> IO[bytes]:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         file = (folder / LOCK).open("wb")
         try:
-            _lock(file, folder)
+            _lock(file, folder, wait)
             if not os.path.samestat(os.fstat(file.fileno()), os.stat(folder / LOCK)):
                 raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
         except BaseException:
@@ -60,12 +60,12 @@ def _locked(folder: Path, tries: int = 100) -> IO[bytes]:
             raise
     else:
         return file
-    return _locked(folder, tries - 1)
+    return _locked(folder, wait, tries - 1)
 
 
-def _lock(file: IO[bytes], folder: Path) -> None:
+def _lock(file: IO[bytes], folder: Path, wait: bool) -> None:
     try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(file, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         raise InputError(f"another process is working on {folder}; wait for it or stop it") from None
     except OSError:

@@ -14,10 +14,10 @@ from typing import Any
 import torch
 from torch import nn
 
-from pwoa.data import Data, load_data
-from pwoa.devices import choose_device, device_name
+from pwoa.data import Data
+from pwoa.devices import device_name
 from pwoa.errors import InputError
-from pwoa.evaluation import check_teacher, parse_attacks
+from pwoa.evaluation import check_teacher
 from pwoa.evaluation.verdicts import FILE as VERDICTS
 from pwoa.evaluation.verdicts import save_verdicts
 from pwoa.guard import example_free
@@ -29,9 +29,9 @@ from pwoa.run import Run, describe_model, load_run
 from pwoa.sparsity import count, prunable
 from pwoa.training import Engine, Material
 from pwoa.training.probes import hsic_plane
-from pwoa.training.processes import Processes, own_device
+from pwoa.training.processes import Processes
 from pwoa.words import counted
-from pwoa.work import Result, Work, lay_out
+from pwoa.work import Result, Work, lay_out, prepared
 
 
 def prune(
@@ -154,30 +154,20 @@ def _prepare(
     progress: Progress,
     settings: dict[str, Any],
 ) -> _Pruning:
-    loaded = None if data is None else load_data(data, progress=progress.reach)
-    if source is None and loaded is not None:
-        recipe = recipe_for(loaded.name)
-    else:
-        recipe = load_recipe("demo" if source is None else source)
-    if loaded is not None:
-        settings["data.name"] = str(data) if isinstance(data, (str, Path)) else loaded.name
+    def choose(given: Data | None) -> Recipe:
+        if source is None and given is not None:
+            return recipe_for(given.name)
+        return load_recipe("demo" if source is None else source)
+
     if teacher is not None:
         settings |= {"teacher.architecture": architecture_name(teacher), "teacher.checkpoint": "given"}
-    recipe = recipe.with_settings(settings)
-    find_method(recipe.method)
-    parse_attacks(recipe.evaluation.attacks)
-    if loaded is None:
-        loaded = load_data(recipe.data.name, folder=recipe.data.folder or None, progress=progress.reach)
-        progress.close()
-    recipe = recipe.for_images(len(loaded.train))
-    device = choose_device(own_device(recipe.training.device))
+    recipe, loaded, device = prepared(data, choose, settings, find_method, progress)
     if teacher is None:
         teacher = _named_teacher(recipe, loaded)
         if recipe.teacher.architecture == "auto":
             recipe = recipe.with_settings({"teacher.architecture": architecture_name(teacher)})
     student = _thawed(copy.deepcopy(teacher).to(device))
     teacher = copy.deepcopy(student).eval().requires_grad_(False)
-    loaded = loaded.to(device)
     check_model(teacher, loaded.train.batch(torch.arange(2, device=device))[0], loaded.classes)
     material = Material.of(loaded, recipe, device)
     identity = {"teacher": fingerprint(teacher), "data": loaded.fingerprint()}

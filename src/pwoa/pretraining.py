@@ -11,19 +11,18 @@ from typing import Any
 import torch
 from torch import nn
 
-from pwoa.data import Data, load_data
-from pwoa.devices import choose_device, device_name
+from pwoa.data import Data
+from pwoa.devices import device_name
 from pwoa.errors import InputError
-from pwoa.evaluation import parse_attacks
 from pwoa.methods import find_pretraining
 from pwoa.models import architecture_name, build, check_model, lite_width
 from pwoa.progress import Progress
 from pwoa.recipe import Recipe, load_recipe
 from pwoa.run import Run, describe_model, load_run
 from pwoa.training import Engine, Material
-from pwoa.training.processes import Processes, own_device
+from pwoa.training.processes import Processes
 from pwoa.words import counted
-from pwoa.work import Result, Work, lay_out
+from pwoa.work import Result, Work, lay_out, prepared
 
 
 def pretrain(
@@ -106,20 +105,9 @@ class _Pretraining(Work):
 def _prepare(
     model: nn.Module | None, data: Any, source: str | Path | Recipe, settings: dict[str, Any], progress: Progress
 ) -> _Pretraining:
-    loaded = None if data is None else load_data(data, progress=progress.reach)
-    if loaded is not None:
-        settings["data.name"] = str(data) if isinstance(data, (str, Path)) else loaded.name
     if model is not None:
         settings |= {"teacher.architecture": architecture_name(model), "teacher.checkpoint": "given"}
-    recipe = load_recipe(source).with_settings(settings)
-    find_pretraining(recipe.method)
-    parse_attacks(recipe.evaluation.attacks)
-    if loaded is None:
-        loaded = load_data(recipe.data.name, folder=recipe.data.folder or None, progress=progress.reach)
-        progress.close()
-    recipe = recipe.for_images(len(loaded.train))
-    device = choose_device(own_device(recipe.training.device))
-    loaded = loaded.to(device)
+    recipe, loaded, device = prepared(data, lambda _: load_recipe(source), settings, find_pretraining, progress)
     fresh, size = _network(recipe, loaded, model)
     network = copy.deepcopy(fresh).to(device)
     check_model(network, loaded.train.batch(torch.arange(2, device=device))[0], loaded.classes)

@@ -1,9 +1,13 @@
-"""The run folder: all that is needed to believe, resume or repeat one result. Every write is atomic, but for the lines of metrics.jsonl."""
+"""The run folder: all that is needed to believe, resume or repeat one result.
+
+Every write is atomic, but for the lines that are appended to metrics.jsonl.
+"""
 
 from __future__ import annotations
 
 import json
 import os
+import pickle
 import platform
 import shutil
 from collections.abc import Mapping
@@ -15,14 +19,14 @@ import torch
 from torch import nn
 
 import pwoa
-from pwoa.errors import InputError
+from pwoa.errors import InputError, first_line
 from pwoa.files import naming, replacing
 from pwoa.lock import LOCK, held
 from pwoa.models import Normalised, architecture_name
 from pwoa.models.folder import read_folder
 from pwoa.models.pretrained import rebuilt
 from pwoa.models.tensors import to_safetensors
-from pwoa.recipe import Recipe, load_recipe, to_toml, told
+from pwoa.recipe import Recipe, recorded_recipe, to_toml, told
 
 BEGINNING = {"teacher.json", ".teacher.json.part", ".recipe.toml.part", LOCK}
 
@@ -53,7 +57,7 @@ class Run:
         known = self.read_json("teacher.json")
         pairs = {name: (known.get(name, ""), value) for name, value in identity.items()}
         other = {name: (there[:12], now[:12]) for name, (there, now) in pairs.items() if there != now}
-        return load_recipe(self.path / "recipe.toml").differences(recipe) | other
+        return recorded_recipe(self.path).differences(recipe) | other
 
     def check(self, recipe: Recipe, identity: Mapping[str, str]) -> None:
         """Refuse a folder that cannot be written, or that holds something else than this very run."""
@@ -88,7 +92,7 @@ class Run:
         self.write_text(name, as_json(value))
 
     def read_json(self, name: str) -> Any:
-        return json.loads((self.path / name).read_text(encoding="utf-8"))
+        return _parsed((self.path / name).read_text(encoding="utf-8"), self.path / name)
 
     def log(self, line: Mapping[str, Any]) -> None:
         """Append a line to metrics.jsonl."""
@@ -98,7 +102,8 @@ class Run:
     def metrics(self) -> list[dict[str, Any]]:
         """The lines of metrics.jsonl."""
         path = self.path / "metrics.jsonl"
-        return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()] if path.exists() else []
+        lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+        return [_parsed(line, path) for line in lines]
 
     def save_checkpoint(self, state: Mapping[str, Any]) -> None:
         with naming(self.path):
@@ -111,7 +116,12 @@ class Run:
         path = self.path / "checkpoint" / "state.pt"
         state: dict[str, Any] | None = None
         if path.exists():
-            state = torch.load(path, map_location="cpu", weights_only=True)
+            try:
+                state = torch.load(path, map_location="cpu", weights_only=True)
+            except (RuntimeError, EOFError, OSError, pickle.UnpicklingError) as error:
+                raise InputError(
+                    f"{path} is damaged ({first_line(error)}); delete it, and the run begins anew"
+                ) from None
         file = self.path / "metrics.jsonl"
         if file.exists():
             lines = file.read_text(encoding="utf-8").splitlines(keepends=True)
@@ -128,6 +138,13 @@ class Run:
         """Write result.json and drop the checkpoint: the run is done."""
         self.write_json("result.json", result)
         shutil.rmtree(self.path / "checkpoint", ignore_errors=True)
+
+
+def _parsed(text: str, path: Path) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        raise InputError(f"{path} is damaged ({first_line(error)}); choose another folder for the run") from None
 
 
 def as_json(value: Any) -> str:

@@ -17,7 +17,7 @@ from pwoa.models.folder import CARD, CONFIG, FORMAT, WEIGHTS, is_ours, read_fold
 from pwoa.models.inspection import guess_architecture
 from pwoa.models.normalise import Normalised
 from pwoa.models.tensors import state_fingerprint, to_safetensors
-from pwoa.recipe import Recipe, load_recipe
+from pwoa.recipe import Recipe, recorded_recipe
 from pwoa.report.card import addressed, model_card, without_place
 from pwoa.run import Run, as_json, describe_model
 from pwoa.sparsity import count
@@ -102,7 +102,7 @@ def _of_run(source: Result | Run | str | Path) -> _Shared:
         state = "has not finished yet; start it again to resume" if run.started else "is not a run folder"
         raise InputError(f"{run.path} {state}")
     about, tensors = read_folder(run.path, str(run.path))
-    return _packed(about, tensors, run.read_json("result.json"), load_recipe(run.path / "recipe.toml"))
+    return _packed(about, tensors, run.read_json("result.json"), recorded_recipe(run.path))
 
 
 def _of_model(model: nn.Module) -> _Shared:

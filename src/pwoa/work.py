@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,15 +13,16 @@ from typing import Any
 import torch
 from torch import nn
 
-from pwoa.data import Data, Images
+from pwoa.data import Data, Images, load_data
+from pwoa.devices import choose_device
 from pwoa.evaluation import Scores, parse_attacks, robustness, work
 from pwoa.methods import METHODS
 from pwoa.progress import Progress
-from pwoa.recipe import AUTO, Recipe, load_recipe
+from pwoa.recipe import AUTO, Recipe, recorded_recipe
 from pwoa.run import Run
 from pwoa.training import Material
 from pwoa.training.fast import choose_mode
-from pwoa.training.processes import Processes, started
+from pwoa.training.processes import Processes, own_device, started
 
 
 @dataclass(frozen=True)
@@ -101,6 +102,35 @@ class Work(ABC):
         )
 
 
+def prepared(
+    data: Any,
+    choose: Callable[[Data | None], Recipe],
+    settings: Mapping[str, Any],
+    known: Callable[[str], object],
+    progress: Progress,
+) -> tuple[Recipe, Data, torch.device]:
+    """The recipe with these changes, the data, and the device they are on.
+
+    choose: the recipe, for the data if they are given. known: refuses a method that there is not.
+    """
+    loaded, changes = None, dict(settings)
+    if isinstance(data, (str, Path)):
+        folder = changes.get("data.folder") or None
+        loaded = load_data(data, folder=folder, progress=progress.reach)
+        changes |= {"data.name": str(data), "data.folder": str(folder or "")}
+    elif data is not None:
+        loaded = load_data(data)
+        changes["data.name"] = loaded.name
+    recipe = choose(loaded).with_settings(changes)
+    known(recipe.method)
+    parse_attacks(recipe.evaluation.attacks)
+    if loaded is None:
+        loaded = load_data(recipe.data.name, folder=recipe.data.folder or None, progress=progress.reach)
+    progress.close()
+    device = choose_device(own_device(recipe.training.device))
+    return recipe.for_images(len(loaded.train)), loaded.to(device), device
+
+
 def lay_out(model: nn.Module, form: torch.memory_format) -> None:
     """Put the weights of 2-D convolutions into a memory format; channels last is faster, most of all on a CPU."""
     for parameter in model.parameters():
@@ -135,7 +165,8 @@ def _choose(folder: str | Path | None, recipe: Recipe, identity: Mapping[str, st
     if folder is not None:
         run = Run(folder)
     else:
-        architecture = recipe.teacher.architecture.rpartition(":")[2].rpartition(".")[2].lower()
+        name, at, width = recipe.teacher.architecture.rpartition(":")[2].lower().partition("@")
+        architecture = name.rpartition(".")[2] + at + width
         rate = f"-x{recipe.sparsity.rate:g}" if recipe.method in METHODS else ""
         name = f"{Path(recipe.data.name).name}-{architecture}-{recipe.method}{rate}-seed{recipe.training.seed}"
         for number in itertools.count(1):
@@ -150,5 +181,5 @@ def _mode(run: Run, recipe: Recipe, device: torch.device) -> str:
     """What `training.mode = "auto"` is: what the run was started with, else what fits the device."""
     mode = recipe.training.mode
     if mode == AUTO and run.started:
-        mode = load_recipe(run.path / "recipe.toml").training.mode
+        mode = recorded_recipe(run.path).training.mode
     return choose_mode(mode, device)

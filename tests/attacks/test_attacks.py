@@ -160,6 +160,24 @@ def test_on_a_linear_model_the_worst_case_is_found(attack: Attack, norm: str, se
 
 
 @both
+def test_fab_gives_back_what_it_cannot_break_for_want_of_a_gradient(norm: str) -> None:
+    plain, (x, _) = linear(0, 3), images(40, 3, 0)
+
+    def model(v: Tensor) -> Tensor:
+        return plain(v) + 0 * v.flatten(1)[:, :1].sub(0.5).relu().sqrt()  # NaN where the first pixel is below 0.5
+
+    labels = plain(x).argmax(1)
+    dark = x.flatten(1)[:, 0] < 0.5
+    found = nearest_broken(model, x, labels, norm)
+    assert bool(dark.any())
+    assert not bool(dark.all())
+    assert bool(found.isfinite().all())
+    broken = plain(found).argmax(1) != labels
+    assert bool(broken[~dark].any())
+    assert torch.equal(found[~broken], x[~broken])
+
+
+@both
 @settings(deadline=None, max_examples=10)
 @given(seed=st.integers(0, 1000), classes=st.integers(2, 4))
 def test_fab_finds_the_nearest_image_of_another_class_of_a_linear_model(norm: str, seed: int, classes: int) -> None:

@@ -8,6 +8,7 @@ import io
 import json
 import socket
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -44,6 +45,16 @@ def test_download_then_cache(tiny_idx: Any, server: Any) -> None:
     assert (IMAGES, len(tiny_idx.offered[IMAGES]), len(tiny_idx.offered[IMAGES])) in calls
     load(spec)
     assert len(server.requests) == 4
+
+
+def test_what_several_ask_for_at_once_is_downloaded_once(tiny_idx: Any, server: Any) -> None:
+    server.files = tiny_idx.offered
+    spec = tiny_idx.at(server.url)
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(lambda _: load(spec), range(4)))
+    assert all(np.array_equal(data.train.pixels.numpy(), tiny_idx.train.pixels) for data in found)
+    assert len(server.requests) == 4
+    assert names(cache_folder(spec)) == set(tiny_idx.offered)
 
 
 def test_of_an_archive_the_files_are_kept(tiny_cifar: Any, server: Any) -> None:
@@ -252,5 +263,5 @@ def test_npm_that_is_not_installed(tiny_idx: Any, tmp_path: Path, monkeypatch: p
 
 def test_a_cache_that_cannot_be_written(tiny_idx: Any, cache: Path) -> None:
     cache.write_text("a file where the folder should be")
-    with pytest.raises(InputError, match=r"could not be fetched \(official download: .*Not a directory"):
+    with pytest.raises(InputError, match=r"cannot write to .*/tiny-idx: Not a directory; free it or choose another folder"):
         load(tiny_idx.spec)

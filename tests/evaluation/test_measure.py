@@ -32,6 +32,7 @@ from pwoa.evaluation.folder import Folder
 from pwoa.evaluation.interval import wilson
 from pwoa.evaluation.robustness import Measurement
 from pwoa.evaluation.verdicts import FILE, load_verdicts
+from pwoa.lock import held
 from pwoa.models.onnx import OnnxModel
 from pwoa.progress import Progress
 from pwoa.recipe import Threat
@@ -374,12 +375,19 @@ def test_another_evaluation_in_the_same_folder_is_refused_by_what_differs(
     evaluate(**same, device="cpu", name="another name")  # that is no other evaluation
     with pytest.raises(InputError) as caught:
         evaluate(**(same | changed))
-    assert str(caught.value) == f"{tmp_path} holds an evaluation with another {named}; choose another folder"
+    assert str(caught.value).startswith(f"{tmp_path} holds another evaluation ({named}: there ")
+
+
+def test_a_folder_in_use_is_refused(tmp_path: Path) -> None:
+    with held(tmp_path), pytest.raises(InputError, match="another process is working on"):
+        evaluate(curved(), data_for(curved()), attacks="natural", folder=tmp_path)
+    evaluate(curved(), data_for(curved()), attacks="natural", folder=tmp_path)
+    assert not (tmp_path / ".lock").exists()
 
 
 def test_another_surrogate_is_another_evaluation(tmp_path: Path, short: None) -> None:
     everything(tmp_path)
-    with pytest.raises(InputError, match="holds an evaluation with another surrogate; choose"):
+    with pytest.raises(InputError, match=r"holds another evaluation \(surrogate: there "):
         everything(tmp_path, surrogate=curved(2))
 
 

@@ -23,7 +23,7 @@ from pwoa.methods.mart import boosted_cross_entropy
 from pwoa.models import hidden_points, recording
 from pwoa.objectives import bottleneck
 from pwoa.progress import Progress
-from pwoa.recipe import Recipe
+from pwoa.recipe import Recipe, Threat
 from pwoa.training import Batch, Material
 from pwoa.training.groups import Plan, grouped
 
@@ -197,6 +197,14 @@ class TestFast:
         assert 0.05 < float(distance(found, batch.x, "linf").max()) <= 3 * 0.05 + 1e-6
         assert float(found.min()) >= 0
         assert float(found.max()) <= 1
+
+    def test_in_l2_the_start_is_from_twice_the_radius_too(
+        self, tiny_teacher: nn.Module, tiny_data: Data, quick: Make
+    ) -> None:
+        stage, batch = stage_of("fast-at", tiny_teacher, tiny_data, quick())
+        assert isinstance(stage, FastAt)
+        found = stage._moved(batch, Threat("l2", 0.1, 0.025))
+        assert 0.1 < float(distance(found, batch.x, "l2").max()) <= 3 * 0.1 + 1e-6
 
     def test_a_collapse_is_answered_with_two_steps(self, tiny_teacher: nn.Module, tiny_data: Data, quick: Make) -> None:
         stage, _ = stage_of("fast-at", tiny_teacher, tiny_data, quick())

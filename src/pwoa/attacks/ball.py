@@ -49,14 +49,8 @@ class Ball:
 
     def random(self, generator: torch.Generator | None = None) -> Tensor:
         """A uniformly random point of the ball, cut with [0, 1]."""
-        x, radius = self.x, self.threat.radius
-        if self.threat.norm == "linf":
-            noise = torch.rand(x.shape, generator=generator, device=x.device, dtype=x.dtype)
-            return self.project(x + (2 * noise - 1) * radius)
-        noise = torch.randn(x.shape, generator=generator, device=x.device, dtype=x.dtype)
-        share = torch.rand(len(x), generator=generator, device=x.device, dtype=x.dtype)
-        length = radius * share.pow(1 / max(1, math.prod(x.shape[1:])))
-        return (x + steepest(noise, "l2") * per_image(length, x)).clamp_(0, 1)
+        start = self.x + random_offset(self.x, self.threat.norm, self.threat.radius, generator)
+        return self.project(start) if self.threat.norm == "linf" else start.clamp_(0, 1)
 
     def contains(self, adversarial: Tensor) -> Tensor:
         """For each image whether it is allowed, up to the rounding of float32."""
@@ -73,6 +67,16 @@ def project(adversarial: Tensor, x: Tensor, threat: Threat) -> Tensor:
 def random_start(x: Tensor, threat: Threat, generator: torch.Generator | None = None) -> Tensor:
     """A uniformly random point of the ball, cut with [0, 1]."""
     return Ball.around(x, threat).random(generator)
+
+
+def random_offset(x: Tensor, norm: str, radius: float, generator: torch.Generator | None = None) -> Tensor:
+    """For each image a uniformly random way to go, at most `radius` long in `norm`."""
+    if norm == "linf":
+        return (2 * torch.rand(x.shape, generator=generator, device=x.device, dtype=x.dtype) - 1) * radius
+    noise = torch.randn(x.shape, generator=generator, device=x.device, dtype=x.dtype)
+    share = torch.rand(len(x), generator=generator, device=x.device, dtype=x.dtype)
+    length = radius * share.pow(1 / max(1, math.prod(x.shape[1:])))
+    return steepest(noise, "l2") * per_image(length, x)
 
 
 def steepest(gradient: Tensor, norm: str) -> Tensor:

@@ -31,7 +31,9 @@ RecipeOption = Annotated[
 ]
 SetOption = Annotated[
     list[str] | None,
-    typer.Option("--set", metavar="SECTION.KEY=VALUE", help="Change a setting of the recipe."),
+    typer.Option(
+        "--set", metavar="SECTION.KEY=VALUE", help="Change a setting of the recipe; `pwoa recipe` shows them all."
+    ),
 ]
 OutOption = Annotated[Path | None, typer.Option("--out", help="The run folder; the same one again resumes.")]
 DataOption = Annotated[str | None, typer.Option("--data", help="A data set's name or a folder of images.")]

@@ -1,4 +1,4 @@
-"""Verbs that show what there is: data, models."""
+"""Verbs that show what there is: data, models, recipes."""
 
 from __future__ import annotations
 
@@ -41,6 +41,19 @@ def data_get(name: Annotated[str, typer.Argument(help="mnist, fashion-mnist, cif
     where = get(name, progress.reach)
     progress.close()
     print(f"{name}: {where}")
+
+
+@friendly
+def recipe(
+    name: Annotated[str | None, typer.Argument(help="A preset or a TOML file; without it, the presets.")] = None,
+) -> None:
+    """Show a recipe with all its settings, any of which `--set` changes; or which presets there are.
+
+    Example: [bold]pwoa recipe cifar10[/bold]
+    """
+    from pwoa.recipe import load_recipe, presets, to_toml
+
+    print("\n".join(presets()) if name is None else to_toml(load_recipe(name)).strip())
 
 
 @models_app.command("list")

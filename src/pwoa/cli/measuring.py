@@ -62,11 +62,10 @@ def evaluate(
 
     Example: [bold]pwoa evaluate trades.pt --arch resnet18 --data cifar10 --attacks autoattack[/bold]
     """
-    from pwoa.recipe import load_recipe, numbers, recipe_for
+    from pwoa.recipe import load_recipe, numbers, recipe_for, recorded_recipe
 
-    own = Path(model) / "recipe.toml"
-    if recipe is None and own.is_file():
-        plan = load_recipe(own)
+    if recipe is None and (Path(model) / "recipe.toml").is_file():
+        plan = recorded_recipe(Path(model))
     elif recipe is None and data is None:
         is_name = model.startswith("hf:") or ":" in model
         there = "is no run folder" if is_name or Path(model).exists() else "does not exist, and is no run folder"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import sys
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
@@ -137,8 +138,20 @@ def pretrain(
         _leave_to_the_first()
     _print_result({plan.method: summary["accuracy"]}, summary["images"], plan.threat)
     print(f"run folder: {result.folder}")
-    weights = result.folder / "model.safetensors"
-    print(f"prune it: pwoa prune --arch {summary['architecture']} --checkpoint {weights} --data {plan.data.name}")
+    print(f"prune it: {_to_prune(plan, summary['architecture'], result.folder / 'model.safetensors')}")
+
+
+def _to_prune(plan: Any, architecture: str, weights: Path) -> str:
+    """The command that prunes what was trained: on the same data, against the same attacker."""
+    from dataclasses import asdict
+
+    from pwoa.recipe import recipe_for
+
+    given = {"--arch": architecture, "--checkpoint": weights, "--data": plan.data.name, "--folder": plan.data.folder}
+    usual = asdict(recipe_for(plan.data.name).threat)
+    other = [f"threat.{key}={value}" for key, value in asdict(plan.threat).items() if value != usual[key]]
+    words = [f"{option} {shlex.quote(str(value))}" for option, value in given.items() if value]
+    return " ".join(["pwoa prune", *words, *(f"--set {shlex.quote(each)}" for each in other)])
 
 
 @friendly

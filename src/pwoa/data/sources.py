@@ -16,6 +16,7 @@ from pwoa.data.images import Data
 from pwoa.data.locate import Found, cache_folder, locate, locate_given
 from pwoa.data.verify import read_verified
 from pwoa.errors import InputError
+from pwoa.lock import held
 
 EMBEDDED = files("pwoa.data") / "embedded"
 
@@ -40,7 +41,7 @@ def load(spec: Dataset, folder: Path | None = None, progress: Progress | None = 
     if folder is not None:
         return _read(spec, locate_given(spec, folder))
     found = locate(spec, cache_folder(spec))
-    return _read(spec, found) if found else fetch(spec, progress)
+    return _read(spec, found) if found else _fetched(spec, progress)
 
 
 def get(name: str, progress: Progress | None = None, table: Mapping[str, Dataset] = DATASETS) -> Path:
@@ -50,7 +51,7 @@ def get(name: str, progress: Progress | None = None, table: Mapping[str, Dataset
         return Path(str(EMBEDDED))
     found = locate(spec, cache_folder(spec))
     if found is None or not _is_sound(spec, found):
-        fetch(spec, progress)
+        _fetched(spec, progress)
     return cache_folder(spec)
 
 
@@ -71,6 +72,14 @@ def find(name: str, table: Mapping[str, Dataset] = DATASETS) -> Dataset:
         f"there is no data set and no folder {name!r}: {hint}known are {', '.join(table)}, "
         f"or give a folder with train/<class>/ and test/<class>/ images"
     )
+
+
+def _fetched(spec: Dataset, progress: Progress | None) -> Data:
+    """Fetched by one process; another one that asks meanwhile waits, and finds it there."""
+    folder = cache_folder(spec)
+    with held(folder, wait=True):
+        found = locate(spec, folder)
+        return _read(spec, found) if found and _is_sound(spec, found) else fetch(spec, progress)
 
 
 def _where(spec: Dataset) -> Path | None:

@@ -28,13 +28,14 @@ from pwoa.evaluation.robustness import Measurement
 from pwoa.evaluation.scores import Scores
 from pwoa.evaluation.verdicts import FILE, load_verdicts, save_verdicts
 from pwoa.files import naming, replacing
-from pwoa.recipe import Threat
+from pwoa.lock import LOCK
+from pwoa.recipe import Threat, told
 
 ASKED = "evaluation.json"
 PROGRESS = "progress.safetensors"
 RESULT = "result.json"
 SAVE_SECONDS = 15.0
-BEGINNING = {f".{ASKED}.part"}
+BEGINNING = {f".{ASKED}.part", LOCK}
 """What an evaluation that was killed while it began leaves behind."""
 
 
@@ -46,8 +47,9 @@ class Folder:
         self._saved = time.monotonic()
         known = self._known()
         if known is not None and known != self.asked:
-            other = [key for key in {**self.asked, **known} if known.get(key) != self.asked.get(key)]
-            raise InputError(f"{path} holds an evaluation with another {', '.join(other[:3])}; choose another folder")
+            keys = [key for key in {**self.asked, **known} if known.get(key) != self.asked.get(key)]
+            other = {key: (_brief(known.get(key)), _brief(self.asked.get(key))) for key in keys}
+            raise InputError(f"{path} holds another evaluation ({told(other)}); choose another folder")
         if known is None and self.path.exists() and not self._is_blank():
             raise InputError(f"{path} exists and holds no evaluation; choose another folder")
         parent = next(p for p in (self.path, *self.path.absolute().parents) if p.exists())
@@ -116,6 +118,13 @@ class Folder:
     def _write_json(self, name: str, value: Any) -> None:
         with replacing(self.path / name) as file:
             file.write((json.dumps(value, indent=2, ensure_ascii=False) + "\n").encode())
+
+
+def _brief(value: Any) -> Any:
+    """A value for a sentence; of a fingerprint the beginning."""
+    if isinstance(value, str):
+        return value[:12]
+    return value if isinstance(value, (int, float)) else json.dumps(value)
 
 
 def verdicts_of(scores: Scores) -> dict[str, Tensor]:

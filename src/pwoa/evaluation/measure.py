@@ -7,6 +7,7 @@ import dataclasses
 import hashlib
 import re
 from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,7 @@ from pwoa.evaluation.robustness import (
     work,
 )
 from pwoa.evaluation.scores import Scores
+from pwoa.lock import held
 from pwoa.models import architecture_name, as_logits, check_model, evaluating, fingerprint
 from pwoa.models.onnx import OnnxModel
 from pwoa.progress import Progress
@@ -81,25 +83,26 @@ def evaluate(
     if place is not None and place.finished:
         progress.say(f"{place.path} is finished, nothing is left to do")
         return place.read()
-    measurements: list[Measurement] = []
-    if place is not None:
-        measurements = place.resume(subject.device)
-        progress.say(f"resuming {place.path}" if measurements else f"evaluation folder: {place.path}")
-        place.begin()
-    try:
-        scores = subject.measure(threats, measurements, batch, seed, place, progress)
-        if checks:
-            progress.start("checking for signs of a weak attack", 1)
-            scores = dataclasses.replace(scores, findings=tuple(subject.findings(scores, seed, progress)))
-    except KeyboardInterrupt:
-        progress.close()
-        progress.say(f"stopped; the same command, with the folder {place.path}, resumes" if place else "stopped")
-        raise
-    finally:
-        progress.close()
-    if place is not None:
-        place.finish(scores, result_of(scores, subject.model, subject.about(name, seed)))
-    return scores
+    with nullcontext() if place is None else held(place.path):
+        measurements: list[Measurement] = []
+        if place is not None:
+            measurements = place.resume(subject.device)
+            progress.say(f"resuming {place.path}" if measurements else f"evaluation folder: {place.path}")
+            place.begin()
+        try:
+            scores = subject.measure(threats, measurements, batch, seed, place, progress)
+            if checks:
+                progress.start("checking for signs of a weak attack", 1)
+                scores = dataclasses.replace(scores, findings=tuple(subject.findings(scores, seed, progress)))
+        except KeyboardInterrupt:
+            progress.close()
+            progress.say(f"stopped; the same command, with the folder {place.path}, resumes" if place else "stopped")
+            raise
+        finally:
+            progress.close()
+        if place is not None:
+            place.finish(scores, result_of(scores, subject.model, subject.about(name, seed)))
+        return scores
 
 
 @dataclasses.dataclass(frozen=True)

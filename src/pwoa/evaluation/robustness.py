@@ -63,6 +63,8 @@ def parse_attacks(names: str | Sequence[str]) -> tuple[str, ...]:
                 f"{', '.join(_ENSEMBLES)}"
             )
         chosen += STANDARD if name == "standard" else [name]
+    if not chosen:
+        raise InputError("no attack is named; give natural for the accuracy without any")
     return tuple(dict.fromkeys(chosen))
 
 

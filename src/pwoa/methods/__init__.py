@@ -70,6 +70,8 @@ def epochs_in_words(recipe: Recipe) -> str:
 
 def find_pretraining(name: str) -> Callable[[nn.Module, Material, Recipe], RobustTraining]:
     """The robust training method of that name."""
+    if name in METHODS:
+        raise InputError(f"{name} prunes a robust model: use pwoa prune (in Python: pwoa.prune)")
     if name not in PRETRAINING:
         raise InputError(f"unknown method of robust training {name!r} ({did_you_mean(name, PRETRAINING)})")
     return PRETRAINING[name]
@@ -77,6 +79,8 @@ def find_pretraining(name: str) -> Callable[[nn.Module, Material, Recipe], Robus
 
 def find_method(name: str) -> Callable[[nn.Module, nn.Module, Material, Recipe], Method]:
     """The method of that name."""
+    if name in PRETRAINING:
+        raise InputError(f"{name} trains a robust model from scratch: use pwoa pretrain (in Python: pwoa.pretrain)")
     if name not in METHODS:
         raise InputError(f"unknown method {name!r} ({did_you_mean(name, METHODS)})")
     return METHODS[name]

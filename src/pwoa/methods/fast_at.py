@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from pwoa.attacks.ball import steepest
+from pwoa.attacks.ball import random_offset, steepest
 from pwoa.guard import refuse_attack
 from pwoa.methods.adversarial import RobustTraining
 from pwoa.models import under_attack
@@ -56,7 +56,7 @@ class FastAt(RobustTraining):
 
     def _moved(self, batch: Batch, threat: Threat) -> Tensor:
         refuse_attack("fast-at")
-        at = batch.x + threat.radius * 2 * (2 * torch.rand_like(batch.x) - 1)
+        at = batch.x + random_offset(batch.x, threat.norm, 2 * threat.radius)
         for _ in range(self._steps):
             with torch.enable_grad(), under_attack(self._model):
                 at = at.detach().requires_grad_()

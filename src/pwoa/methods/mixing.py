@@ -9,6 +9,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from pwoa.attacks import pgd
+from pwoa.errors import InputError
 from pwoa.models import as_logits, under_attack
 from pwoa.recipe import Recipe
 from pwoa.training import Batch, Loss, Material
@@ -26,6 +27,11 @@ class Mixer:
     def __init__(self, model: nn.Module, material: Material, recipe: Recipe) -> None:
         self._model, self._logits = model, as_logits(model, material.classes)
         self._threat, self._ratio = recipe.threat.in_quarters(), recipe.training.mix
+        if self._ratio and not round(self._ratio * recipe.training.batch):
+            raise InputError(
+                f"training.mix = {self._ratio:g} of a batch of {recipe.training.batch} is less than one example; "
+                "give more of either, or 0"
+            )
 
     def __call__(self, batch: Batch) -> Batch:
         count = round(self._ratio * len(batch.y))

@@ -54,6 +54,7 @@ __all__ = [
     "numbers",
     "presets",
     "recipe_for",
+    "recorded_recipe",
     "to_toml",
     "told",
 ]
@@ -84,6 +85,15 @@ def load_recipe(source: str | Path | Recipe | None = None) -> Recipe:
     except tomllib.TOMLDecodeError as error:
         raise InputError(f"{source}: not valid TOML: {error}") from None
     recipe: Recipe = replace(Recipe(), tree, where=str(source), prefix="")
+    return recipe
+
+
+def recorded_recipe(folder: Path) -> Recipe:
+    """The recipe of a run. It has every section: in one that was cut off, defaults would be taken for what is lost."""
+    file = folder / "recipe.toml"
+    recipe = load_recipe(file)
+    if lost := {"data", "threat", "evaluation"} - tomllib.loads(_read(file)).keys():
+        raise InputError(f"{file} is damaged: it has no section {min(lost)}; a run's recipe has every setting")
     return recipe
 
 

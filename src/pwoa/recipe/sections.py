@@ -30,7 +30,7 @@ class DataRecipe:
     name: str = "mnist-mini"
     folder: str = ""
     augment: str = _choice("none", "none", "crop-flip")
-    validation: int = _number(1000, low=0)
+    validation: int = _number(0, low=0)
 
 
 @dataclass(frozen=True)
@@ -167,6 +167,8 @@ class PretrainRecipe:
     def __post_init__(self) -> None:
         if self.warmup and self.warmup >= self.epochs:
             raise InputError(f"pretrain.warmup = {self.warmup}; allowed: fewer than pretrain.epochs, {self.epochs}")
+        if self.growing > self.epochs:  # the radius would never be that of the threat
+            raise InputError(f"pretrain.growing = {self.growing}; allowed: at most pretrain.epochs, {self.epochs}")
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from typing import Any
 from pwoa.evaluation.record import written
 from pwoa.models import Inspection, Normalisation, inspect_checkpoint
 from pwoa.models.folder import CARD, Held, find_folder, holds_model, read_folder
-from pwoa.recipe import Threat, load_recipe
+from pwoa.recipe import Threat, recorded_recipe
 from pwoa.report.card import recorded
 from pwoa.report.table import attack_name
 from pwoa.run import Run
@@ -56,7 +56,7 @@ def inspection_rows(found: Inspection) -> Rows:
 
 def _run_rows(run: Run) -> Rows:
     """How far a run has come, and what it is."""
-    recipe = load_recipe(run.path / "recipe.toml")
+    recipe = recorded_recipe(run.path)
     state = f"not finished ({counted(len(run.metrics()), 'epoch')} done); the same command resumes it"
     rows = [
         ("run", str(run.path)),
