@@ -84,9 +84,9 @@ def test_the_presets_have_the_papers_numbers(name: str) -> None:
 @pytest.mark.parametrize(
     ("method", "epochs", "rates"),
     [
-        ("advprune", (50, 100), (0.01, 0.005)),
+        ("advprune", (50, 100), (0.01, 0.01)),
         ("hydra", (20, 100), (0.1, 0.01)),
-        ("harp", (20, 100), (0.1, 0.1)),
+        ("harp", (20, 100), (0.1, 0.01)),
         ("apd", (40, 20), (0.01, 0.005)),
     ],
 )

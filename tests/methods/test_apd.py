@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 from collections.abc import Callable
 from pathlib import Path
 
@@ -69,13 +70,30 @@ def test_a_proximal_step_ends_at_the_nearest_weights_within_the_budget(
     apd, _ = stages_of(student, tiny_teacher, tiny_data, quick(sparsity__rate=4.0))
     search = apd.stages[0]
     assert isinstance(search, Proximal)
-    search.begin()
+    search.before_epoch(2)  # the last one
+    search.after_step()
     for name, weight in prunable(student).items():
         before = prunable(tiny_teacher)[name].detach()
         kept = weight != 0
         assert abs(int(kept.sum()) - weight.numel() / 4) < 1
         assert torch.equal(weight[kept], before[kept])
         assert float(before[~kept].abs().max()) <= float(before[kept].abs().min())
+
+
+def test_the_number_of_weights_falls_to_the_budget_over_the_search(
+    tiny_teacher: nn.Module, tiny_data: Data, quick: Make
+) -> None:
+    student = copy.deepcopy(tiny_teacher)
+    search = stages_of(student, tiny_teacher, tiny_data, quick(sparsity__rate=4.0, search__epochs=4))[0].stages[0]
+    hidden, shares, constants = student.get_parameter("hidden.weight"), [], []
+    for epoch in range(4):
+        search.before_epoch(epoch)
+        search.after_step()
+        shares.append(float((hidden != 0).float().mean()))
+        constants.append(search.constants())
+    expected = [0.25 + 0.75 * left**3 for left in (0.75, 0.5, 0.25, 0.0)]
+    assert shares == pytest.approx(expected, abs=1.5 / hidden.numel())
+    assert all(one != other for one, other in itertools.pairwise(constants))
 
 
 def test_a_weight_may_come_back_in_the_search_and_not_after(
@@ -86,6 +104,8 @@ def test_a_weight_may_come_back_in_the_search_and_not_after(
     weight, changed = student.get_parameter("hidden.weight"), []
     for stage in apd.stages:
         stage.begin()
+        stage.before_epoch(2)
+        stage.after_step()
         before = weight != 0
         for _ in range(3):
             stage.loss(batch).total.backward()

@@ -209,7 +209,8 @@ class TestHydra:
         for name, score in scoring._scores.items():
             assert score.grad is not None
             assert torch.allclose(score.grad, gradients[name] * dense[name] * score.detach().sign())
-        assert all(parameter.grad is None for parameter in tiny_teacher.parameters())
+        left = {name for name, parameter in tiny_teacher.named_parameters() if parameter.grad is not None}
+        assert left == {"norm.weight", "norm.bias"}
 
     def test_only_scores_change_in_the_first_stage(
         self, tmp_path: Path, tiny_teacher: nn.Module, tiny_data: Data, quick: Make
@@ -226,6 +227,22 @@ class TestHydra:
             by_size += int((before[name][~kept].abs() <= smallest).all())
         assert by_size < len(before)  # the scores have learned something else than the sizes
         assert torch.equal(dict(result.model.named_parameters())["out.bias"], tiny_teacher.get_parameter("out.bias"))
+
+
+@pytest.mark.parametrize("method", ["hydra", "harp"])
+def test_while_scores_are_learned_batch_normalisation_is_trained_and_no_bias(
+    tmp_path: Path, tiny_data: Data, quick: Make, method: str
+) -> None:
+    torch.manual_seed(0)
+    teacher = nn.Sequential(nn.Conv2d(1, 4, 3, padding=1), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.LazyLinear(3))
+    teacher(torch.zeros(2, 1, 6, 6))
+    settings = {"training.average": 0.0, "finetune.learning_rate": 0.0, "finetune.epochs": 1}
+    recipe = quick(method=method).with_settings(settings)
+    result = pwoa.prune(teacher, tiny_data, rate=2, recipe=recipe, folder=tmp_path / "run", force=True)
+    before, after = dict(teacher.named_parameters()), dict(result.model.named_parameters())
+    for name, value in after.items():
+        changed = not torch.equal(value[value != 0], before[name][value != 0])
+        assert changed == name.startswith("1."), name
 
 
 def test_magnitude_keeps_the_largest_of_the_teacher(

@@ -4,8 +4,9 @@ Distillation on adversarial examples, solved by the proximal gradient method: af
 
     (1 − λ) CE(f(x'), y) + λ τ² KL(T^τ(x) ‖ f^τ(x'))
 
-the weights are projected on those with the budget's number of entries, which is the proximal operator of the sparsity
-constraint. x' is an example of a mixed batch; the teacher is asked about the natural image x, where also a teacher
+the weights are projected on those with a number of entries, which is the proximal operator of the sparsity constraint.
+The number falls to the budget's over the epochs: at once, the mask would stay that of the largest weights of the start,
+for a weight that begins each step at 0 does not come back. x' is an example of a mixed batch; the teacher is asked about the natural image x, where also a teacher
 that is not robust is right.
 
 Published: the mix ratio 1, 60 epochs in one stage, a teacher that is not robust. Here the teacher is that of the run,
@@ -51,7 +52,7 @@ class Apd:
 
 
 class Proximal(Stage):
-    """A gradient step, then the nearest weights within the budget."""
+    """A gradient step, then the nearest weights with so many entries: of n down to the budget's k by a cubic."""
 
     name = "search"
 
@@ -64,10 +65,14 @@ class Proximal(Stage):
     ) -> None:
         self.epochs, self.learning_rate = recipe.search.epochs, recipe.search.learning_rate
         self._loss, self._weights, self._kept = loss, dict(weights), dict(kept)
-        self._pattern = recipe.sparsity.pattern
+        self._pattern, self._now = recipe.sparsity.pattern, dict(kept)
 
-    def begin(self) -> None:
-        self.after_step()
+    def before_epoch(self, epoch: int) -> None:
+        left = (1 - (epoch + 1) / self.epochs) ** 3
+        self._now = {name: k + round(left * (self._weights[name].numel() - k)) for name, k in self._kept.items()}
+
+    def constants(self) -> object:
+        return self._now
 
     def loss(self, batch: Batch) -> Loss:
         return self._loss(batch)
@@ -75,7 +80,7 @@ class Proximal(Stage):
     @torch.no_grad()
     def after_step(self) -> None:
         for name, weight in self._weights.items():
-            weight.copy_(project(weight, self._kept[name], self._pattern))
+            weight.copy_(project(weight, self._now[name], self._pattern))
 
 
 class Settled(MaskedStage):

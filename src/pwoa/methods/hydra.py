@@ -1,7 +1,8 @@
 """HYDRA (Sehwag et al. 2020, "HYDRA: pruning adversarially robust neural networks").
 
 Stage one learns which weights to keep: each has a score, the largest of a layer stay, and the gradient of the mask is
-taken for that of the score (straight through). Weights do not change. Stage two trains the weights that are kept.
+taken for that of the score (straight through). Weights do not change, but those of batch normalisation do, as in the
+released code. Stage two trains the weights that are kept.
 With training.mix = 1, the published setting, the loss is that of TRADES; else the cross-entropy of mixed batches.
 Published: 20 epochs at 0.1 for the scores (`search`), 100 at 0.01 for the weights (`finetune`).
 """
@@ -52,9 +53,11 @@ class Scoring(Stage):
         self._weights = prunable(student)
         self._dense = {name: weight.detach().clone() for name, weight in self._weights.items()}
         self._scores = {name: nn.Parameter(first_scores(weight)) for name, weight in self._dense.items()}
+        norms = [module for module in student.modules() if isinstance(module, (nn.BatchNorm1d, nn.BatchNorm2d))]
+        self._norms = [each for norm in norms for each in norm.parameters() if each.requires_grad]
 
     def parameters(self) -> Iterable[nn.Parameter]:
-        return self._scores.values()
+        return [*self._scores.values(), *self._norms]
 
     @contextmanager
     def running(self) -> Iterator[None]:
@@ -69,7 +72,10 @@ class Scoring(Stage):
         for name, weight in self._weights.items():
             assert weight.grad is not None
             self._scores[name].grad = weight.grad * self._dense[name] * self._scores[name].sign()
-        self._student.zero_grad(set_to_none=True)
+        trained = set(map(id, self._norms))
+        for parameter in self._student.parameters():
+            if id(parameter) not in trained:
+                parameter.grad = None
 
     def after_step(self) -> None:
         self.apply(self.masks())

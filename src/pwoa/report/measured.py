@@ -178,7 +178,7 @@ def _line_of(row: Mapping[str, Any]) -> tuple[Any, ...]:
 def _order(row: Mapping[str, Any]) -> tuple[Any, ...]:
     """The teacher first; then by rate and mix ratio, so that competing methods stand together."""
     methods = ["teacher", *METHODS]
-    return row["rate"], row["mix"], methods.index(row["method"]), row["epochs"]
+    return row["rate"], row["mix"], methods.index(row["method"].partition(",")[0]), row["epochs"]
 
 
 def _same_square(row: Mapping[str, Any]) -> bool:
