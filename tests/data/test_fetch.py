@@ -263,5 +263,5 @@ def test_npm_that_is_not_installed(tiny_idx: Any, tmp_path: Path, monkeypatch: p
 
 def test_a_cache_that_cannot_be_written(tiny_idx: Any, cache: Path) -> None:
     cache.write_text("a file where the folder should be")
-    with pytest.raises(InputError, match=r"cannot write to .*/tiny-idx: Not a directory; free it or choose another folder"):
+    with pytest.raises(InputError, match=r"cannot write to .*/tiny-idx: Not a directory; free it or"):
         load(tiny_idx.spec)

@@ -6,8 +6,8 @@ Distillation on adversarial examples, solved by the proximal gradient method: af
 
 the weights are projected on those with a number of entries, which is the proximal operator of the sparsity constraint.
 The number falls to the budget's over the epochs: at once, the mask would stay that of the largest weights of the start,
-for a weight that begins each step at 0 does not come back. x' is an example of a mixed batch; the teacher is asked about the natural image x, where also a teacher
-that is not robust is right.
+for a weight that begins each step at 0 does not come back. x' is an example of a mixed batch; the teacher is asked
+about the natural image x, where also a teacher that is not robust is right.
 
 Published: the mix ratio 1, 60 epochs in one stage, a teacher that is not robust. Here the teacher is that of the run,
 so that methods compare from the same one; `apd.teacher` names the checkpoint of another. The last epochs are a stage of
