@@ -28,13 +28,13 @@ from torch import nn
 import pwoa
 from pwoa.data import Data
 from pwoa.errors import InputError
+from pwoa.evaluation.robustness import parse_attacks
 from pwoa.files import save_rows
 from pwoa.methods import METHODS, ONE_STAGE
 from pwoa.models import fingerprint
 from pwoa.progress import ConsoleProgress, Progress
 from pwoa.recipe import INCIDENTAL, Recipe, flat, numbers, presets
 from pwoa.sweep import row_of
-from pwoa.sweep.rows import COLUMNS
 from pwoa.words import counted
 
 SAME_TEACHER = ("dataset", "architecture", "fingerprint", "evaluation", "square")
@@ -174,7 +174,7 @@ def _row(recipe: Recipe, result: Mapping[str, Any]) -> dict[str, Any]:
 
 def _scores(row: Mapping[str, Any], recipe: Recipe) -> dict[str, float]:
     """What a row says of the attacks that a run would measure its teacher with."""
-    return {name: row[name] for name in COLUMNS if name in recipe.evaluation.attacks and row[name] is not None}
+    return {name: row[name] for name in parse_attacks(recipe.evaluation.attacks) if row.get(name) is not None}
 
 
 def _autoattack(model: nn.Module, data: Data, recipe: Recipe, images: int) -> dict[str, Any]:

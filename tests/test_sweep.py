@@ -32,6 +32,8 @@ recipe = "demo"
 "pretrain.steps" = 1
 """
 
+RESULT = {"pruned": {}, "images": 1, "training_seconds": 1.0, "device": "none"}
+
 
 @pytest.fixture(scope="module")
 def few(digits: Callable[[int, int], Path]) -> str:
@@ -191,6 +193,32 @@ def test_means_and_deviations_are_over_rows_with_one_label() -> None:
         "a": {"natural": "90.00 ± 0.00", "pgd20": "52.00 ± 2.83", "cw": "", "autoattack": ""},
         "b": {"natural": "90.00", "pgd20": "50.00", "cw": "", "autoattack": ""},
     }
+    others = spread([("a", {**row, "pgd10": 60.0}), ("b", row)], ["natural", "pgd10"])
+    assert others == {"a": {"natural": "90.00", "pgd10": "60.00"}, "b": {"natural": "90.00", "pgd10": ""}}
+
+
+def finish(folder: Path, path: Path, *results: dict[str, Any]) -> list[Path]:
+    """The folders of a grid's runs, as if they had ended with these results."""
+    runs = []
+    for point, result in zip(expand(path), results, strict=True):
+        run = folder / point.name
+        run.mkdir(parents=True)
+        (run / "recipe.toml").write_text(to_toml(point.recipe))
+        (run / "result.json").write_text(json.dumps({**RESULT, **result}))
+        runs.append(run)
+    return runs
+
+
+def test_every_attack_that_was_measured_has_a_column(tmp_path: Path) -> None:
+    path = write(tmp_path, 'recipe = "demo"\n[grid]\nsparsity.rate = [2, 4]\n')
+    finish(tmp_path / "runs", path, {"pruned": {"natural": 90.0}}, {"pruned": {"natural": 80.0, "pgd10": 60.0}})
+    done = CliRunner().invoke(app, ["sweep", str(path), "--out", str(tmp_path / "runs")])
+    first, second = json.loads((tmp_path / "runs" / "rows.json").read_text())
+    assert (first["natural"], first["pgd20"], first["cw"], first["autoattack"]) == (90.0, None, None, None)
+    assert (second["natural"], second["pgd20"], second["pgd10"]) == (80.0, None, 60.0)
+    assert "PGD-10" in done.output
+    assert "60.00" in done.output
+    assert "PGD-20" not in done.output
 
 
 def test_finished_runs_are_skipped_and_failed_ones_left_out(tmp_path: Path, few: str, told: Any) -> None:
@@ -201,7 +229,7 @@ def test_finished_runs_are_skipped_and_failed_ones_left_out(tmp_path: Path, few:
     pruned, lite, narrowest = found.rows
     assert set(pruned) == {
         *("dataset", "architecture", "teacher", "method", "rate", "mix", "seed"),
-        *("natural", "pgd20", "cw", "autoattack", "n", "seconds", "device"),
+        *("natural", "pgd20", "cw", "autoattack", "pgd2", "n", "seconds", "device"),
     }
     assert (pruned["method"], pruned["rate"], pruned["n"], pruned["mix"]) == ("magnitude", 64.0, 20, 0.0)
     assert (pruned["architecture"], pruned["teacher"], pruned["pgd20"]) == ("lenet", "embedded", None)
@@ -233,9 +261,7 @@ def test_finished_runs_are_skipped_and_failed_ones_left_out(tmp_path: Path, few:
 def test_what_a_run_chose_itself_makes_it_no_other(tmp_path: Path) -> None:
     path = write(tmp_path, 'recipe = "demo"\n[set]\nteacher.architecture = "auto"\n')
     (point,) = expand(path)
-    folder, result = tmp_path / "runs" / "run", {"pruned": {}, "images": 1, "training_seconds": 1.0, "device": "none"}
-    folder.mkdir(parents=True)
-    (folder / "result.json").write_text(json.dumps(result))
+    (folder,) = finish(tmp_path / "runs", path, {})
     (folder / "recipe.toml").write_text(to_toml(point.recipe.with_settings({"teacher.architecture": "lenet"})))
     assert [row["architecture"] for row in sweep(path, tmp_path / "runs").rows] == ["lenet"]
 

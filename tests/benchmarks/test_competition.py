@@ -102,6 +102,12 @@ def test_autoattack_is_asked_for_once(competition: ModuleType, words: list[str],
         competition.main([*twice, "--out", str(tmp_path / "rows.json")], Progress())
 
 
+def test_what_is_known_of_a_teacher_is_any_attack(competition: ModuleType) -> None:
+    recipe = competition.pwoa.load_recipe("mnist").with_settings({"evaluation.attacks": "standard"})
+    row = {"natural": 99.0, "fgsm": 97.0, "pgd20": None, "autoattack": 90.0}
+    assert competition._scores(row, recipe) == {"natural": 99.0, "fgsm": 97.0}
+
+
 class Counted:
     """Stands for `pwoa.prune`: notes the folders and the known scores, and each teacher has others."""
 

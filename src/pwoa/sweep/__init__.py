@@ -26,11 +26,11 @@ from typing import Any
 from pwoa.errors import InputError
 from pwoa.files import naming, replacing, save_rows
 from pwoa.progress import Progress
-from pwoa.recipe import load_recipe, to_toml, told
+from pwoa.recipe import Recipe, load_recipe, to_toml, told
 from pwoa.sweep.cluster import run_on_ray
 from pwoa.sweep.grid import Point, expand
 from pwoa.sweep.local import run_here
-from pwoa.sweep.rows import row_of, spread
+from pwoa.sweep.rows import COLUMNS, accuracies, row_of, spread
 from pwoa.sweep.task import Task
 from pwoa.words import counted
 
@@ -89,9 +89,13 @@ def sweep(
         raise
     finally:
         progress.close()
-    done = [(point, _row(folder / point.name)) for point in points if point.name not in failed]
-    save_rows(folder / ROWS, (row for _, row in done))
-    return Swept([row for _, row in done], spread((point.label, row) for point, row in done), failed)
+    done = [point for point in points if point.name not in failed]
+    results = [_result(folder / point.name) for point in done]
+    rows = [row_of(*result) for result in results]
+    save_rows(folder / ROWS, rows)
+    columns = list(dict.fromkeys([*COLUMNS, *(attack for _, result in results for attack in accuracies(result))]))
+    labels = (point.label for point in done)
+    return Swept(rows, spread(zip(labels, rows, strict=True), columns), failed)
 
 
 def _place(
@@ -131,6 +135,5 @@ def _task(point: Point, folder: Path) -> Task:
     return Task(point.name, arguments, folder / f"{point.name}.log")
 
 
-def _row(folder: Path) -> dict[str, Any]:
-    result = json.loads((folder / "result.json").read_text(encoding="utf-8"))
-    return row_of(load_recipe(folder / "recipe.toml"), result)
+def _result(folder: Path) -> tuple[Recipe, dict[str, Any]]:
+    return load_recipe(folder / "recipe.toml"), json.loads((folder / "result.json").read_text(encoding="utf-8"))
