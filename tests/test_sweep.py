@@ -32,7 +32,7 @@ recipe = "demo"
 "pretrain.steps" = 1
 """
 
-RESULT = {"pruned": {}, "images": 1, "training_seconds": 1.0, "device": "none"}
+RESULT = {"images": 1, "training_seconds": 1.0, "device": "none"}
 
 
 @pytest.fixture(scope="module")
@@ -228,13 +228,15 @@ def test_finished_runs_are_skipped_and_failed_ones_left_out(tmp_path: Path, few:
     found = sweep(path, tmp_path / "runs", retries=0, progress=told)
     pruned, lite, narrowest = found.rows
     assert set(pruned) == {
-        *("dataset", "architecture", "teacher", "method", "rate", "mix", "seed"),
+        *("name", "dataset", "architecture", "teacher", "method", "rate", "mix", "seed"),
         *("natural", "pgd20", "cw", "autoattack", "pgd2", "n", "seconds", "device"),
     }
     assert (pruned["method"], pruned["rate"], pruned["n"], pruned["mix"]) == ("magnitude", 64.0, 20, 0.0)
     assert (pruned["architecture"], pruned["teacher"], pruned["pgd20"]) == ("lenet", "embedded", None)
     assert (lite["method"], lite["rate"], lite["teacher"], lite["mix"]) == ("pgd-at", 64.0, None, 1.0)
     assert lite["architecture"].startswith("lenet@0.")
+    assert set(lite) == {*pruned, "parameters"}
+    assert lite["parameters"] > narrowest["parameters"] > 0
     assert narrowest["rate"] == 100000.0
     assert list(found.failed) == ["method=magnitude-rate=100000"]
     assert "leaves layer" in found.failed["method=magnitude-rate=100000"]
@@ -258,10 +260,31 @@ def test_finished_runs_are_skipped_and_failed_ones_left_out(tmp_path: Path, few:
         sweep(changed, tmp_path / "runs")
 
 
+def test_rows_are_told_apart_by_the_values_of_the_grid(tmp_path: Path) -> None:
+    grid = """
+    method = ["pwoa", "trades"]
+    finetune.learning_rate = [0.0, 0.1]
+    teacher = [{ checkpoint = "a.pt", mean = "0.5" }]
+    recipe = ["demo"]
+    training.seed = [3]
+    """
+    path = write(tmp_path, f"[grid]\n{grid}")
+    lite = {"accuracy": {}, "architecture": "lenet@0.5", "parameters": 7}
+    runs = finish(tmp_path / "runs", path, {"pruned": {}}, {"pruned": {}}, lite)
+    rows = sweep(path, tmp_path / "runs").rows
+    assert [row["name"] for row in rows] == [run.name for run in runs]
+    assert [row["finetune.learning_rate"] for row in rows] == [0.0, 0.1, None]
+    assert [row["teacher.mean"] for row in rows] == ["0.5", "0.5", "0.5"]
+    assert [row["recipe"] for row in rows] == ["demo"] * 3
+    assert [row.get("parameters") for row in rows] == [None, None, 7]
+    assert {"method", "seed", "teacher"} <= set(rows[0])
+    assert not {"training.seed", "teacher.checkpoint"} & set(rows[0])
+
+
 def test_what_a_run_chose_itself_makes_it_no_other(tmp_path: Path) -> None:
     path = write(tmp_path, 'recipe = "demo"\n[set]\nteacher.architecture = "auto"\n')
     (point,) = expand(path)
-    (folder,) = finish(tmp_path / "runs", path, {})
+    (folder,) = finish(tmp_path / "runs", path, {"pruned": {}})
     (folder / "recipe.toml").write_text(to_toml(point.recipe.with_settings({"teacher.architecture": "lenet"})))
     assert [row["architecture"] for row in sweep(path, tmp_path / "runs").rows] == ["lenet"]
 

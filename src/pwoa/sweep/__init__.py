@@ -60,6 +60,7 @@ def sweep(
 ) -> Swept:
     """Run all points of a grid, each in a process of its own; the rows are also in FOLDER/rows.json.
 
+    A row has the run's name, and the values of the grid under their keys, None where they make no difference to it.
     on: "local", the devices of this machine, `jobs` runs at a time (0: one a GPU, or one); or "ray", the cluster at
     `address` (None: the one of this machine, or a new one on it), a task for each run. A run whose process or node is
     lost is started again up to `retries` times; one that fails is left out.
@@ -91,7 +92,11 @@ def sweep(
         progress.close()
     done = [point for point in points if point.name not in failed]
     results = [_result(folder / point.name) for point in done]
-    rows = [row_of(*result) for result in results]
+    axes = dict.fromkeys(key for point in points for key in point.axes)
+    rows = [
+        {"name": point.name, **row_of(*result), **axes, **point.axes}
+        for point, result in zip(done, results, strict=True)
+    ]
     save_rows(folder / ROWS, rows)
     columns = list(dict.fromkeys([*COLUMNS, *(attack for _, result in results for attack in accuracies(result))]))
     labels = (point.label for point in done)

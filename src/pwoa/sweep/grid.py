@@ -6,7 +6,7 @@ import itertools
 import re
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -25,15 +25,20 @@ _PRUNING = (
 _BY_OBJECTIVE = ("hbar",)
 """The methods of robust training that know the section `objective`."""
 _IN_EVERY_LABEL = ("method", "sparsity.rate", "training.mix", "training.seed")
+_IN_EVERY_ROW = (*_IN_EVERY_LABEL, "data.name", "teacher.architecture", "teacher.checkpoint")
 
 
 @dataclass(frozen=True)
 class Point:
-    """One run of a sweep: the name of its folder, its line in the table (the same for all seeds), and its recipe."""
+    """One run of a sweep: the name of its folder, its line in the table (the same for all seeds), and its recipe.
+
+    axes: the values of the grid that it has and that no column of its row tells.
+    """
 
     name: str
     label: str
     recipe: Recipe
+    axes: Mapping[str, Any] = field(default_factory=dict, compare=False)
 
     @property
     def verb(self) -> str:
@@ -74,11 +79,16 @@ def _point(base: Recipe, chosen: Mapping[str, tuple[Any, str]]) -> Point:
     label += "" if lite else f", mix {recipe.training.mix:g}"
     others = {key: text for key, (_, text) in chosen.items() if key not in _IN_EVERY_LABEL}
     label += "".join(f", {key.rpartition('.')[2]} {text}" for key, text in others.items())
-    return Point(re.sub(r"[^\w.=+-]+", "_", name), label, recipe)
+    axes = {key: value for key, value in _values(chosen).items() if key not in _IN_EVERY_ROW}
+    return Point(re.sub(r"[^\w.=+-]+", "_", name), label, recipe, axes)
 
 
 def _settings(chosen: Mapping[str, tuple[Any, str]]) -> dict[str, Any]:
-    return _flat({key: value for key, (value, _) in chosen.items() if key != "recipe"})
+    return {key: value for key, value in _values(chosen).items() if key != "recipe"}
+
+
+def _values(chosen: Mapping[str, tuple[Any, str]]) -> dict[str, Any]:
+    return _flat({key: value for key, (value, _) in chosen.items()})
 
 
 def _for_lite(chosen: Mapping[str, tuple[Any, str]], method: str) -> dict[str, tuple[Any, str]]:

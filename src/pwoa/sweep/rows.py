@@ -15,12 +15,13 @@ COLUMNS = ("natural", "pgd20", "cw", "autoattack")
 def row_of(recipe: Recipe, result: Mapping[str, Any]) -> dict[str, Any]:
     """What a run's recipe and result.json say, as published tables are built from it; None where not measured.
 
-    A Lite network has no teacher, and all of its training examples are adversarial.
+    A Lite network has no teacher, and all of its training examples are adversarial; its row has its size.
     """
     lite = "pruned" not in result
     return {
         "dataset": recipe.data.name,
         "architecture": result["architecture"] if lite else recipe.teacher.architecture,
+        **({"parameters": result["parameters"]} if lite else {}),
         "teacher": None if lite else recipe.teacher.checkpoint,
         "method": recipe.method,
         "rate": recipe.sparsity.rate,
