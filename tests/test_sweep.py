@@ -101,6 +101,15 @@ def test_a_grid_over_recipes_has_each_methods_own_settings(tmp_path: Path) -> No
     assert points[2].label == "hydra, rate 4, mix 1, recipe cifar10-hydra"
 
 
+def test_axes_with_the_same_last_word_have_their_whole_keys_as_names(tmp_path: Path) -> None:
+    text = 'recipe = "demo"\n[grid]\nsearch.epochs = [1]\nfinetune.epochs = [2, 3]\nfinetune.learning_rate = [0.1]\n'
+    points = expand(write(tmp_path, text))
+    assert [point.name for point in points] == [
+        f"search.epochs=1-finetune.epochs={epochs}-learning_rate=0.1" for epochs in (2, 3)
+    ]
+    assert points[0].label == "pwoa, rate 4, mix 0, search.epochs 1, finetune.epochs 2, learning_rate 0.1"
+
+
 def test_a_method_of_robust_training_trains_lite_networks_each_once(tmp_path: Path) -> None:
     text = """
     recipe = "cifar10"

@@ -54,18 +54,19 @@ def expand(path: str | Path) -> list[Point]:
         if not isinstance(values, list) or not values:
             raise InputError(f"{path}: grid.{key} = {values!r} is not a list of values")
     texts = {key: _texts(key, values) for key, values in grid.items()}
+    names = _names(list(grid))
     points: dict[str, Point] = {}
     for places in itertools.product(*(range(len(values)) for values in grid.values())):
         chosen = {key: (grid[key][place], texts[key][place]) for key, place in zip(grid, places, strict=True)}
         recipe, _ = chosen.get("recipe", (tree.get("recipe"), ""))
-        point = _point(load_recipe(recipe).with_settings(fixed), chosen)
+        point = _point(load_recipe(recipe).with_settings(fixed), chosen, names)
         if points.setdefault(point.name, point) != point:
             raise InputError(f"{path}: two runs would have the folder {point.name}; give their values other names")
     return list(points.values())
 
 
-def _point(base: Recipe, chosen: Mapping[str, tuple[Any, str]]) -> Point:
-    """The point with these values, each of them with its text, on top of a recipe."""
+def _point(base: Recipe, chosen: Mapping[str, tuple[Any, str]], names: Mapping[str, str]) -> Point:
+    """The point with these values, each of them with its text, on top of a recipe; their axes have these names."""
     recipe = base.with_settings(_settings(chosen))
     if recipe.method not in METHODS and recipe.method not in PRETRAINING:
         raise InputError(f"unknown method {recipe.method!r} ({did_you_mean(recipe.method, [*METHODS, *PRETRAINING])})")
@@ -74,11 +75,11 @@ def _point(base: Recipe, chosen: Mapping[str, tuple[Any, str]]) -> Point:
         chosen = _for_lite(chosen, recipe.method)
         recipe = base.with_settings(_settings(chosen))
         recipe = recipe.with_settings({"pretrain.lite": recipe.sparsity.rate})
-    name = "-".join(f"{key.rpartition('.')[2]}={text}" for key, (_, text) in chosen.items()) or "run"
+    name = "-".join(f"{names[key]}={text}" for key, (_, text) in chosen.items()) or "run"
     label = f"{recipe.method}{' (lite)' * lite}, rate {recipe.sparsity.rate:.4g}"
     label += "" if lite else f", mix {recipe.training.mix:g}"
     others = {key: text for key, (_, text) in chosen.items() if key not in _IN_EVERY_LABEL}
-    label += "".join(f", {key.rpartition('.')[2]} {text}" for key, text in others.items())
+    label += "".join(f", {names[key]} {text}" for key, text in others.items())
     axes = {key: value for key, value in _values(chosen).items() if key not in _IN_EVERY_ROW}
     return Point(re.sub(r"[^\w.=+-]+", "_", name), label, recipe, axes)
 
@@ -103,6 +104,12 @@ def _for_lite(chosen: Mapping[str, tuple[Any, str]], method: str) -> dict[str, t
         elif not key.startswith(without):
             kept[key] = value, text
     return kept
+
+
+def _names(keys: Sequence[str]) -> dict[str, str]:
+    """The last word of each axis; the whole key where another axis has the same."""
+    last = [key.rpartition(".")[2] for key in keys]
+    return {key: word if last.count(word) == 1 else key for key, word in zip(keys, last, strict=True)}
 
 
 def _texts(key: str, values: Sequence[Any]) -> list[str]:
