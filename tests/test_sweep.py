@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 from pwoa.cli import app
 from pwoa.errors import InputError
-from pwoa.recipe import to_toml
+from pwoa.recipe import load_recipe, to_toml
 from pwoa.sweep import expand, spread, sweep
 
 QUICK = """
@@ -101,6 +101,17 @@ def test_a_grid_over_recipes_has_each_methods_own_settings(tmp_path: Path) -> No
     assert points[2].label == "hydra, rate 4, mix 1, recipe cifar10-hydra"
 
 
+def test_without_a_recipe_there_is_the_preset_for_the_data(tmp_path: Path) -> None:
+    text = '[set]\ndata.name = "mnist"\nfinetune.epochs = 3\n'
+    (point,) = expand(write(tmp_path, text))
+    assert point.recipe == load_recipe("mnist").with_settings({"finetune.epochs": 3})
+    for axis in ('data.name = ["mnist", "cifar10"]', 'data = [{ name = "mnist" }, { name = "cifar10" }]'):
+        points = expand(write(tmp_path, f"[grid]\n{axis}\n"))
+        assert [point.recipe for point in points] == [load_recipe("mnist"), load_recipe("cifar10")]
+    (point,) = expand(write(tmp_path, f'recipe = "demo"\n{text}'))
+    assert point.recipe == load_recipe("demo").with_settings({"data.name": "mnist", "finetune.epochs": 3})
+
+
 def test_axes_with_the_same_last_word_have_their_whole_keys_as_names(tmp_path: Path) -> None:
     text = 'recipe = "demo"\n[grid]\nsearch.epochs = [1]\nfinetune.epochs = [2, 3]\nfinetune.learning_rate = [0.1]\n'
     points = expand(write(tmp_path, text))
@@ -170,6 +181,8 @@ def test_hbar_is_trained_by_the_objective(tmp_path: Path) -> None:
         ("[grid]\ndata.name = ['a b', 'a_b']\n", "two runs would have the folder name=a_b"),
         ("[grid\n", "not valid TOML"),
         ("recipe = 'mnits'", "did you mean 'mnist'"),
+        ("[set]\nfinetune.epochs = 3\n[grid]\n", "nothing to run; give a recipe, a data set"),
+        ("[set]\ndata.name = 3\n", "data.name = 3 is not a word"),
     ],
 )
 def test_a_wrong_grid_is_one_line(tmp_path: Path, text: str, message: str) -> None:

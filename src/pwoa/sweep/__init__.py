@@ -10,9 +10,9 @@
     "training.mix" = [0.0, 0.2, 1.0]
     "training.seed" = [0, 1, 2]
 
-`recipe` may stand in the grid too. A method of robust training (here trades) prunes nothing: it trains the Lite network
-of each rate from scratch. Finished runs are skipped, broken ones resumed, so that the same command goes on where it
-was stopped.
+`recipe` may stand in the grid too; without one, a run has the preset for its data.name. A method of robust training
+(here trades) prunes nothing: it trains the Lite network of each rate from scratch. Finished runs are skipped, broken
+ones resumed, so that the same command goes on where it was stopped.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from typing import Any
 
 from pwoa.errors import InputError, did_you_mean
 from pwoa.methods import METHODS, PRETRAINING
-from pwoa.recipe import Recipe, load_recipe
+from pwoa.recipe import Recipe, load_recipe, recipe_for
 
 _PARTS = ("recipe", "set", "grid")
 _PATHS = ("recipe", "teacher", "checkpoint", "folder", "name")
@@ -50,6 +50,8 @@ def expand(path: str | Path) -> list[Point]:
     """All points of the grid in a file, the last setting changing fastest; each once."""
     tree = _read(path)
     fixed, grid = _flat(tree.get("set", {})), _flat(tree.get("grid", {}))
+    if "recipe" not in tree and "data.name" not in fixed and not grid:
+        raise InputError(f"{path}: nothing to run; give a recipe, a data set (data.name in the table set), or a grid")
     for key, values in grid.items():
         if not isinstance(values, list) or not values:
             raise InputError(f"{path}: grid.{key} = {values!r} is not a list of values")
@@ -58,8 +60,10 @@ def expand(path: str | Path) -> list[Point]:
     points: dict[str, Point] = {}
     for places in itertools.product(*(range(len(values)) for values in grid.values())):
         chosen = {key: (grid[key][place], texts[key][place]) for key, place in zip(grid, places, strict=True)}
-        recipe, _ = chosen.get("recipe", (tree.get("recipe"), ""))
-        point = _point(load_recipe(recipe).with_settings(fixed), chosen, names)
+        given = {"recipe": tree.get("recipe"), **fixed, **_values(chosen)}
+        unsaid = given["recipe"] is None and "data.name" in given
+        base = recipe_for(str(given["data.name"])) if unsaid else load_recipe(given["recipe"])
+        point = _point(base.with_settings(fixed), chosen, names)
         if points.setdefault(point.name, point) != point:
             raise InputError(f"{path}: two runs would have the folder {point.name}; give their values other names")
     return list(points.values())
