@@ -311,6 +311,19 @@ def test_what_a_run_chose_itself_makes_it_no_other(tmp_path: Path) -> None:
     assert [row["architecture"] for row in sweep(path, tmp_path / "runs").rows] == ["lenet"]
 
 
+LONG = '"training.checkpoint_seconds" = 0\n[grid]\nfinetune.epochs = [2000]\n'
+
+
+def begun(path: Path, folder: Path) -> subprocess.Popen[str]:
+    """The sweep of a grid with a LONG run, which has begun."""
+    command = [sys.executable, "-m", "pwoa", "sweep", str(path), "--out", str(folder)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    while not (folder / "epochs=2000" / "checkpoint" / "state.pt").exists():
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.05)
+    return process
+
+
 @pytest.mark.parametrize(
     ("number", "code", "line"),
     [
@@ -321,16 +334,21 @@ def test_what_a_run_chose_itself_makes_it_no_other(tmp_path: Path) -> None:
 def test_ctrl_c_and_sigterm_stop_the_runs_to_be_resumed(
     tmp_path: Path, few: str, number: signal.Signals, code: int, line: str
 ) -> None:
-    path = write(tmp_path, QUICK + few + '"training.checkpoint_seconds" = 0\n[grid]\nfinetune.epochs = [2000]\n')
-    command = [sys.executable, "-m", "pwoa", "sweep", str(path), "--out", str(tmp_path / "runs")]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    checkpoint = tmp_path / "runs" / "epochs=2000" / "checkpoint" / "state.pt"
-    while not checkpoint.exists():
-        assert process.poll() is None, process.communicate()
-        time.sleep(0.05)
+    process = begun(write(tmp_path, QUICK + few + LONG), tmp_path / "runs")
     process.send_signal(number)
     out, err = process.communicate(timeout=60)
     assert process.returncode == code, err
     assert (out + err).endswith(line)
     assert "Traceback" not in err
     assert "stopped; the same command" in (tmp_path / "runs" / "epochs=2000.log").read_text()
+
+
+def test_when_the_sweep_is_killed_its_runs_end_to_be_resumed(tmp_path: Path, few: str) -> None:
+    process = begun(write(tmp_path, QUICK + few + LONG), tmp_path / "runs")
+    process.kill()
+    process.communicate()
+    log, limit = tmp_path / "runs" / "epochs=2000.log", time.monotonic() + 30
+    while not log.read_text().endswith("ended by SIGTERM; start the same command again to go on\n"):
+        assert time.monotonic() < limit, log.read_text()
+        time.sleep(0.05)
+    assert "Traceback" not in log.read_text()

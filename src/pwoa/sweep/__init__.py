@@ -137,7 +137,8 @@ def _task(point: Point, folder: Path) -> Task:
     with replacing(recipe) as file:
         file.write(to_toml(point.recipe).encode())
     arguments = (point.verb, "--recipe", str(recipe), "--out", str(folder / point.name))
-    return Task(point.name, arguments, folder / f"{point.name}.log")
+    log = folder / f"{point.name}.log"
+    return Task(point.name, arguments, log, log.stat().st_size if log.exists() else 0)
 
 
 def _result(folder: Path) -> tuple[Recipe, dict[str, Any]]:
