@@ -182,6 +182,11 @@ def test_hbar_is_trained_by_the_objective(tmp_path: Path) -> None:
         ("[grid\n", "not valid TOML"),
         ("recipe = 'mnits'", "did you mean 'mnist'"),
         ("[set]\nfinetune.epochs = 3\n[grid]\n", "nothing to run; give a recipe, a data set"),
+        (
+            "set.search.epochs = 3\ngrid.search.epochs = [4]\n",
+            "epochs has a value for all runs and is in the grid too",
+        ),
+        ("recipe = 'demo'\n[grid]\nrecipe = ['mnist']\n", "recipe has a value for all runs and is in the grid too"),
         ("[set]\ndata.name = 3\n", "data.name = 3 is not a word"),
     ],
 )
@@ -206,6 +211,17 @@ def test_a_wrong_place_is_one_line(tmp_path: Path, place: dict[str, str], messag
     with pytest.raises(InputError, match=message):
         sweep(path, tmp_path / "runs", **place)  # type: ignore[arg-type]
     assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize("name", ["recipe.toml", "model.json"])
+def test_a_sweep_is_not_made_in_the_folder_of_a_run(tmp_path: Path, name: str) -> None:
+    path = write(tmp_path, 'recipe = "demo"\n[set]\nsparsity.rate = 100000\n')
+    run = tmp_path / "run"
+    run.mkdir()
+    (run / name).touch()
+    with pytest.raises(InputError, match="is the folder of a run; choose another --out"):
+        sweep(path, run)
+    assert [file.name for file in run.iterdir()] == [name]
 
 
 def test_means_and_deviations_are_over_rows_with_one_label() -> None:

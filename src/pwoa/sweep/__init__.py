@@ -68,6 +68,8 @@ def sweep(
     progress = progress or Progress()
     points, folder = expand(path), Path(folder).absolute()
     launch = _place(on, jobs, address, retries)
+    if any((folder / name).is_file() for name in ("recipe.toml", "model.json")):
+        raise InputError(f"{folder} is the folder of a run; choose another --out for the sweep")
     left = [point for point in points if not _finished(folder / point.name, point)]
     with naming(folder):
         folder.mkdir(parents=True, exist_ok=True)

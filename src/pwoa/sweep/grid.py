@@ -52,6 +52,8 @@ def expand(path: str | Path) -> list[Point]:
     fixed, grid = _flat(tree.get("set", {})), _flat(tree.get("grid", {}))
     if "recipe" not in tree and "data.name" not in fixed and not grid:
         raise InputError(f"{path}: nothing to run; give a recipe, a data set (data.name in the table set), or a grid")
+    if twice := [key for key in grid if key in fixed or (key == "recipe" and key in tree)]:
+        raise InputError(f"{path}: {twice[0]} has a value for all runs and is in the grid too; leave one of them out")
     for key, values in grid.items():
         if not isinstance(values, list) or not values:
             raise InputError(f"{path}: grid.{key} = {values!r} is not a list of values")
