@@ -319,6 +319,18 @@ def test_rows_are_told_apart_by_the_values_of_the_grid(tmp_path: Path) -> None:
     assert not {"training.seed", "teacher.checkpoint"} & set(rows[0])
 
 
+@pytest.mark.parametrize("text", ["{", "[]", "{}", "3", '{"pruned": 3}', '{"pruned": {}}', "\xff"])
+def test_a_damaged_result_is_a_failure_of_one_run(tmp_path: Path, told: Any, text: str) -> None:
+    path = write(tmp_path, 'recipe = "demo"\n[grid]\nsparsity.rate = [2, 4]\n')
+    damaged, _ = finish(tmp_path / "runs", path, {}, {"pruned": {}})
+    (damaged / "result.json").write_bytes(text.encode("latin-1"))
+    found = sweep(path, tmp_path / "runs", progress=told)
+    assert [row["rate"] for row in found.rows] == [4.0]
+    reason = f"{damaged / 'result.json'} is damaged; remove {damaged} to run it again"
+    assert found.failed == {"rate=2": reason}
+    assert told.said[-1] == f"rate=2 failed: {reason}"
+
+
 def test_what_a_run_chose_itself_makes_it_no_other(tmp_path: Path) -> None:
     path = write(tmp_path, 'recipe = "demo"\n[set]\nteacher.architecture = "auto"\n')
     (point,) = expand(path)

@@ -26,7 +26,7 @@ from typing import Any
 from pwoa.errors import InputError
 from pwoa.files import naming, replacing, save_rows
 from pwoa.progress import Progress
-from pwoa.recipe import Recipe, load_recipe, to_toml, told
+from pwoa.recipe import load_recipe, to_toml, told
 from pwoa.sweep.cluster import run_on_ray
 from pwoa.sweep.grid import Point, expand
 from pwoa.sweep.local import run_here
@@ -77,12 +77,15 @@ def sweep(
     progress.start("sweep", len(left))
     failed: dict[str, str] = {}
 
+    def fail(name: str, failure: str) -> None:
+        failed[name] = failure
+        progress.say(f"{name} failed: {failure}")
+
     def ended(task: Task, failure: str | None) -> None:
         if failure is None and not (folder / task.name / "result.json").is_file():
             failure = f"it left no result in {folder / task.name}; all machines must see that folder"
         if failure is not None:
-            failed[task.name] = failure
-            progress.say(f"{task.name} failed: {failure}")
+            fail(task.name, failure)
         progress.advance()
 
     try:
@@ -92,17 +95,21 @@ def sweep(
         raise
     finally:
         progress.close()
-    done = [point for point in points if point.name not in failed]
-    results = [_result(folder / point.name) for point in done]
     axes = dict.fromkeys(key for point in points for key in point.axes)
-    rows = [
-        {"name": point.name, **row_of(*result), **axes, **point.axes}
-        for point, result in zip(done, results, strict=True)
-    ]
+    columns, labelled = dict.fromkeys(COLUMNS), []
+    for point in points:
+        if point.name in failed:
+            continue
+        try:
+            row, attacks = _outcome(folder / point.name)
+        except InputError as error:
+            fail(point.name, str(error))
+            continue
+        columns |= dict.fromkeys(attacks)
+        labelled.append((point.label, {"name": point.name, **row, **axes, **point.axes}))
+    rows = [row for _, row in labelled]
     save_rows(folder / ROWS, rows)
-    columns = list(dict.fromkeys([*COLUMNS, *(attack for _, result in results for attack in accuracies(result))]))
-    labels = (point.label for point in done)
-    return Swept(rows, spread(zip(labels, rows, strict=True), columns), failed)
+    return Swept(rows, spread(labelled, list(columns)), failed)
 
 
 def _place(
@@ -143,5 +150,11 @@ def _task(point: Point, folder: Path) -> Task:
     return Task(point.name, arguments, log, log.stat().st_size if log.exists() else 0)
 
 
-def _result(folder: Path) -> tuple[Recipe, dict[str, Any]]:
-    return load_recipe(folder / "recipe.toml"), json.loads((folder / "result.json").read_text(encoding="utf-8"))
+def _outcome(folder: Path) -> tuple[dict[str, Any], list[str]]:
+    """The row of a run that has ended, and the attacks it measured."""
+    recipe = load_recipe(folder / "recipe.toml")
+    try:
+        result = json.loads((folder / "result.json").read_text(encoding="utf-8"))
+        return row_of(recipe, result), list(accuracies(result))
+    except (OSError, ValueError, LookupError, TypeError):
+        raise InputError(f"{folder / 'result.json'} is damaged; remove {folder} to run it again") from None
