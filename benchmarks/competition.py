@@ -18,6 +18,7 @@ import argparse
 import hashlib
 import itertools
 import json
+import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -28,13 +29,13 @@ from torch import nn
 import pwoa
 from pwoa.data import Data
 from pwoa.errors import InputError
-from pwoa.files import save_rows
+from pwoa.evaluation.robustness import parse_attacks
+from pwoa.files import reading, save_rows
 from pwoa.methods import METHODS, ONE_STAGE
 from pwoa.models import fingerprint
 from pwoa.progress import ConsoleProgress, Progress
 from pwoa.recipe import INCIDENTAL, Recipe, flat, numbers, presets
 from pwoa.sweep import row_of
-from pwoa.sweep.rows import COLUMNS
 from pwoa.words import counted
 
 SAME_TEACHER = ("dataset", "architecture", "fingerprint", "evaluation", "square")
@@ -44,24 +45,30 @@ SQUARE = "reference"
 
 
 def main(words: Sequence[str] | None = None, progress: Progress | None = None) -> None:
-    compete(_options(words), progress or ConsoleProgress())
+    options = _options(words)
+    try:
+        compete(options, progress or ConsoleProgress())
+    except InputError as error:
+        print(f"error: {error}", file=sys.stderr)
+        raise SystemExit(2) from None
 
 
 def compete(options: argparse.Namespace, progress: Progress) -> None:
     """Run what is left of the comparison, as far as the time goes."""
     began, longest, failed = time.monotonic(), 0.0, 0
     base = pwoa.load_recipe(options.recipe).with_settings(_named(options))
+    recipes, rows = list(dict.fromkeys(plan(options, base))), _rows(options.out)
     data = pwoa.load_data(base.data.name, folder=base.data.folder or None)
     given = numbers(base.teacher.mean, "teacher.mean"), numbers(base.teacher.std, "teacher.std")
     if options.autoattack and "autoattack" in base.evaluation.attacks:
         raise InputError("AutoAttack is asked for twice: by --autoattack and in evaluation.attacks")
     teacher = pwoa.load_model(base.teacher.architecture, base.teacher.checkpoint, data, *given)
-    rows: list[dict[str, Any]] = json.loads(options.out.read_text(encoding="utf-8")) if options.out.exists() else []
     weights = short(fingerprint(teacher))
-    for recipe in plan(options, base):
-        run = identity(recipe, weights)
-        if any(alike(row, run, run) and row.get("n_autoattack", 0) == options.autoattack for row in rows):
-            continue
+    runs = [(recipe, identity(recipe, weights)) for recipe in recipes]
+    waiting = [(recipe, run) for recipe, run in runs if not _known(rows, run, options.autoattack)]
+    if not waiting:
+        progress.say(f"nothing is left to do; {options.out} has the rows of {counted(len(runs), 'run')}")
+    for recipe, run in waiting:
         left = 60 * options.minutes - (time.monotonic() - began)
         if left < longest:
             progress.say(f"{left / 60:.1f} minutes are left, and the longest run took {longest / 60:.1f}; stopped")
@@ -168,13 +175,33 @@ def short(sha256: str) -> str:
     return sha256[:12]
 
 
+def _rows(path: Path) -> list[dict[str, Any]]:
+    """The rows there already."""
+    if not path.exists():
+        return []
+    with reading(path):
+        text = path.read_bytes()
+    try:
+        rows = json.loads(text.decode())
+    except ValueError:
+        rows = None
+    if not isinstance(rows, list) or not all(isinstance(row, dict) and "method" in row for row in rows):
+        raise InputError(f"{path} holds no rows of a comparison; mend it or choose another --out")
+    return rows
+
+
+def _known(rows: Iterable[Mapping[str, Any]], run: Mapping[str, Any], images: int) -> bool:
+    """Whether a run has its row, with AutoAttack on so many images."""
+    return any(alike(row, run, run) and row.get("n_autoattack", 0) == images for row in rows)
+
+
 def _row(recipe: Recipe, result: Mapping[str, Any]) -> dict[str, Any]:
     return {**row_of(recipe, result), "teacher": Path(recipe.teacher.checkpoint).name}
 
 
 def _scores(row: Mapping[str, Any], recipe: Recipe) -> dict[str, float]:
     """What a row says of the attacks that a run would measure its teacher with."""
-    return {name: row[name] for name in COLUMNS if name in recipe.evaluation.attacks and row[name] is not None}
+    return {name: row[name] for name in parse_attacks(recipe.evaluation.attacks) if row.get(name) is not None}
 
 
 def _autoattack(model: nn.Module, data: Data, recipe: Recipe, images: int) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 from pwoa.cli import app
 from pwoa.errors import InputError
-from pwoa.recipe import to_toml
+from pwoa.recipe import load_recipe, to_toml
 from pwoa.sweep import expand, spread, sweep
 
 QUICK = """
@@ -31,6 +31,8 @@ recipe = "demo"
 "pretrain.epochs" = 1
 "pretrain.steps" = 1
 """
+
+RESULT = {"images": 1, "training_seconds": 1.0, "device": "none"}
 
 
 @pytest.fixture(scope="module")
@@ -99,6 +101,26 @@ def test_a_grid_over_recipes_has_each_methods_own_settings(tmp_path: Path) -> No
     assert points[2].label == "hydra, rate 4, mix 1, recipe cifar10-hydra"
 
 
+def test_without_a_recipe_there_is_the_preset_for_the_data(tmp_path: Path) -> None:
+    text = '[set]\ndata.name = "mnist"\nfinetune.epochs = 3\n'
+    (point,) = expand(write(tmp_path, text))
+    assert point.recipe == load_recipe("mnist").with_settings({"finetune.epochs": 3})
+    for axis in ('data.name = ["mnist", "cifar10"]', 'data = [{ name = "mnist" }, { name = "cifar10" }]'):
+        points = expand(write(tmp_path, f"[grid]\n{axis}\n"))
+        assert [point.recipe for point in points] == [load_recipe("mnist"), load_recipe("cifar10")]
+    (point,) = expand(write(tmp_path, f'recipe = "demo"\n{text}'))
+    assert point.recipe == load_recipe("demo").with_settings({"data.name": "mnist", "finetune.epochs": 3})
+
+
+def test_axes_with_the_same_last_word_have_their_whole_keys_as_names(tmp_path: Path) -> None:
+    text = 'recipe = "demo"\n[grid]\nsearch.epochs = [1]\nfinetune.epochs = [2, 3]\nfinetune.learning_rate = [0.1]\n'
+    points = expand(write(tmp_path, text))
+    assert [point.name for point in points] == [
+        f"search.epochs=1-finetune.epochs={epochs}-learning_rate=0.1" for epochs in (2, 3)
+    ]
+    assert points[0].label == "pwoa, rate 4, mix 0, search.epochs 1, finetune.epochs 2, learning_rate 0.1"
+
+
 def test_a_method_of_robust_training_trains_lite_networks_each_once(tmp_path: Path) -> None:
     text = """
     recipe = "cifar10"
@@ -159,6 +181,13 @@ def test_hbar_is_trained_by_the_objective(tmp_path: Path) -> None:
         ("[grid]\ndata.name = ['a b', 'a_b']\n", "two runs would have the folder name=a_b"),
         ("[grid\n", "not valid TOML"),
         ("recipe = 'mnits'", "did you mean 'mnist'"),
+        ("[set]\nfinetune.epochs = 3\n[grid]\n", "nothing to run; give a recipe, a data set"),
+        (
+            "set.search.epochs = 3\ngrid.search.epochs = [4]\n",
+            "epochs has a value for all runs and is in the grid too",
+        ),
+        ("recipe = 'demo'\n[grid]\nrecipe = ['mnist']\n", "recipe has a value for all runs and is in the grid too"),
+        ("[set]\ndata.name = 3\n", "data.name = 3 is not a word"),
     ],
 )
 def test_a_wrong_grid_is_one_line(tmp_path: Path, text: str, message: str) -> None:
@@ -184,6 +213,17 @@ def test_a_wrong_place_is_one_line(tmp_path: Path, place: dict[str, str], messag
     assert not (tmp_path / "runs").exists()
 
 
+@pytest.mark.parametrize("name", ["recipe.toml", "model.json"])
+def test_a_sweep_is_not_made_in_the_folder_of_a_run(tmp_path: Path, name: str) -> None:
+    path = write(tmp_path, 'recipe = "demo"\n[set]\nsparsity.rate = 100000\n')
+    run = tmp_path / "run"
+    run.mkdir()
+    (run / name).touch()
+    with pytest.raises(InputError, match="is the folder of a run; choose another --out"):
+        sweep(path, run)
+    assert [file.name for file in run.iterdir()] == [name]
+
+
 def test_means_and_deviations_are_over_rows_with_one_label() -> None:
     row = {"natural": 90.0, "pgd20": 50.0, "cw": None, "autoattack": None}
     rows = [("a", row), ("a", {**row, "pgd20": 54.0}), ("b", row)]
@@ -191,6 +231,32 @@ def test_means_and_deviations_are_over_rows_with_one_label() -> None:
         "a": {"natural": "90.00 ± 0.00", "pgd20": "52.00 ± 2.83", "cw": "", "autoattack": ""},
         "b": {"natural": "90.00", "pgd20": "50.00", "cw": "", "autoattack": ""},
     }
+    others = spread([("a", {**row, "pgd10": 60.0}), ("b", row)], ["natural", "pgd10"])
+    assert others == {"a": {"natural": "90.00", "pgd10": "60.00"}, "b": {"natural": "90.00", "pgd10": ""}}
+
+
+def finish(folder: Path, path: Path, *results: dict[str, Any]) -> list[Path]:
+    """The folders of a grid's runs, as if they had ended with these results."""
+    runs = []
+    for point, result in zip(expand(path), results, strict=True):
+        run = folder / point.name
+        run.mkdir(parents=True)
+        (run / "recipe.toml").write_text(to_toml(point.recipe))
+        (run / "result.json").write_text(json.dumps({**RESULT, **result}))
+        runs.append(run)
+    return runs
+
+
+def test_every_attack_that_was_measured_has_a_column(tmp_path: Path) -> None:
+    path = write(tmp_path, 'recipe = "demo"\n[grid]\nsparsity.rate = [2, 4]\n')
+    finish(tmp_path / "runs", path, {"pruned": {"natural": 90.0}}, {"pruned": {"natural": 80.0, "pgd10": 60.0}})
+    done = CliRunner().invoke(app, ["sweep", str(path), "--out", str(tmp_path / "runs")])
+    first, second = json.loads((tmp_path / "runs" / "rows.json").read_text())
+    assert (first["natural"], first["pgd20"], first["cw"], first["autoattack"]) == (90.0, None, None, None)
+    assert (second["natural"], second["pgd20"], second["pgd10"]) == (80.0, None, 60.0)
+    assert "PGD-10" in done.output
+    assert "60.00" in done.output
+    assert "PGD-20" not in done.output
 
 
 def test_finished_runs_are_skipped_and_failed_ones_left_out(tmp_path: Path, few: str, told: Any) -> None:
@@ -200,13 +266,15 @@ def test_finished_runs_are_skipped_and_failed_ones_left_out(tmp_path: Path, few:
     found = sweep(path, tmp_path / "runs", retries=0, progress=told)
     pruned, lite, narrowest = found.rows
     assert set(pruned) == {
-        *("dataset", "architecture", "teacher", "method", "rate", "mix", "seed"),
-        *("natural", "pgd20", "cw", "autoattack", "n", "seconds", "device"),
+        *("name", "dataset", "architecture", "teacher", "method", "rate", "mix", "seed"),
+        *("natural", "pgd20", "cw", "autoattack", "pgd2", "n", "seconds", "device"),
     }
     assert (pruned["method"], pruned["rate"], pruned["n"], pruned["mix"]) == ("magnitude", 64.0, 20, 0.0)
     assert (pruned["architecture"], pruned["teacher"], pruned["pgd20"]) == ("lenet", "embedded", None)
     assert (lite["method"], lite["rate"], lite["teacher"], lite["mix"]) == ("pgd-at", 64.0, None, 1.0)
     assert lite["architecture"].startswith("lenet@0.")
+    assert set(lite) == {*pruned, "parameters"}
+    assert lite["parameters"] > narrowest["parameters"] > 0
     assert narrowest["rate"] == 100000.0
     assert list(found.failed) == ["method=magnitude-rate=100000"]
     assert "leaves layer" in found.failed["method=magnitude-rate=100000"]
@@ -230,14 +298,58 @@ def test_finished_runs_are_skipped_and_failed_ones_left_out(tmp_path: Path, few:
         sweep(changed, tmp_path / "runs")
 
 
+def test_rows_are_told_apart_by_the_values_of_the_grid(tmp_path: Path) -> None:
+    grid = """
+    method = ["pwoa", "trades"]
+    finetune.learning_rate = [0.0, 0.1]
+    teacher = [{ checkpoint = "a.pt", mean = "0.5" }]
+    recipe = ["demo"]
+    training.seed = [3]
+    """
+    path = write(tmp_path, f"[grid]\n{grid}")
+    lite = {"accuracy": {}, "architecture": "lenet@0.5", "parameters": 7}
+    runs = finish(tmp_path / "runs", path, {"pruned": {}}, {"pruned": {}}, lite)
+    rows = sweep(path, tmp_path / "runs").rows
+    assert [row["name"] for row in rows] == [run.name for run in runs]
+    assert [row["finetune.learning_rate"] for row in rows] == [0.0, 0.1, None]
+    assert [row["teacher.mean"] for row in rows] == ["0.5", "0.5", "0.5"]
+    assert [row["recipe"] for row in rows] == ["demo"] * 3
+    assert [row.get("parameters") for row in rows] == [None, None, 7]
+    assert {"method", "seed", "teacher"} <= set(rows[0])
+    assert not {"training.seed", "teacher.checkpoint"} & set(rows[0])
+
+
+@pytest.mark.parametrize("text", ["{", "[]", "{}", "3", '{"pruned": 3}', '{"pruned": {}}', "\xff"])
+def test_a_damaged_result_is_a_failure_of_one_run(tmp_path: Path, told: Any, text: str) -> None:
+    path = write(tmp_path, 'recipe = "demo"\n[grid]\nsparsity.rate = [2, 4]\n')
+    damaged, _ = finish(tmp_path / "runs", path, {}, {"pruned": {}})
+    (damaged / "result.json").write_bytes(text.encode("latin-1"))
+    found = sweep(path, tmp_path / "runs", progress=told)
+    assert [row["rate"] for row in found.rows] == [4.0]
+    reason = f"{damaged / 'result.json'} is damaged; remove {damaged} to run it again"
+    assert found.failed == {"rate=2": reason}
+    assert told.said[-1] == f"rate=2 failed: {reason}"
+
+
 def test_what_a_run_chose_itself_makes_it_no_other(tmp_path: Path) -> None:
     path = write(tmp_path, 'recipe = "demo"\n[set]\nteacher.architecture = "auto"\n')
     (point,) = expand(path)
-    folder, result = tmp_path / "runs" / "run", {"pruned": {}, "images": 1, "training_seconds": 1.0, "device": "none"}
-    folder.mkdir(parents=True)
-    (folder / "result.json").write_text(json.dumps(result))
+    (folder,) = finish(tmp_path / "runs", path, {"pruned": {}})
     (folder / "recipe.toml").write_text(to_toml(point.recipe.with_settings({"teacher.architecture": "lenet"})))
     assert [row["architecture"] for row in sweep(path, tmp_path / "runs").rows] == ["lenet"]
+
+
+LONG = '"training.checkpoint_seconds" = 0\n[grid]\nfinetune.epochs = [2000]\n'
+
+
+def begun(path: Path, folder: Path) -> subprocess.Popen[str]:
+    """The sweep of a grid with a LONG run, which has begun."""
+    command = [sys.executable, "-m", "pwoa", "sweep", str(path), "--out", str(folder)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    while not (folder / "epochs=2000" / "checkpoint" / "state.pt").exists():
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.05)
+    return process
 
 
 @pytest.mark.parametrize(
@@ -250,16 +362,21 @@ def test_what_a_run_chose_itself_makes_it_no_other(tmp_path: Path) -> None:
 def test_ctrl_c_and_sigterm_stop_the_runs_to_be_resumed(
     tmp_path: Path, few: str, number: signal.Signals, code: int, line: str
 ) -> None:
-    path = write(tmp_path, QUICK + few + '"training.checkpoint_seconds" = 0\n[grid]\nfinetune.epochs = [2000]\n')
-    command = [sys.executable, "-m", "pwoa", "sweep", str(path), "--out", str(tmp_path / "runs")]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    checkpoint = tmp_path / "runs" / "epochs=2000" / "checkpoint" / "state.pt"
-    while not checkpoint.exists():
-        assert process.poll() is None, process.communicate()
-        time.sleep(0.05)
+    process = begun(write(tmp_path, QUICK + few + LONG), tmp_path / "runs")
     process.send_signal(number)
     out, err = process.communicate(timeout=60)
     assert process.returncode == code, err
     assert (out + err).endswith(line)
     assert "Traceback" not in err
     assert "stopped; the same command" in (tmp_path / "runs" / "epochs=2000.log").read_text()
+
+
+def test_when_the_sweep_is_killed_its_runs_end_to_be_resumed(tmp_path: Path, few: str) -> None:
+    process = begun(write(tmp_path, QUICK + few + LONG), tmp_path / "runs")
+    process.kill()
+    process.communicate()
+    log, limit = tmp_path / "runs" / "epochs=2000.log", time.monotonic() + 30
+    while not log.read_text().endswith("ended by SIGTERM; start the same command again to go on\n"):
+        assert time.monotonic() < limit, log.read_text()
+        time.sleep(0.05)
+    assert "Traceback" not in log.read_text()

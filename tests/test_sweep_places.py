@@ -23,7 +23,7 @@ from pwoa.sweep.local import environments, run_here
 from pwoa.sweep.task import Task
 
 STUB = """#!/bin/sh
-# Stands for `python -m pwoa WORD`.
+# Stands for `python -m pwoa.sweep.child WORD`.
 echo "$3 $CUDA_VISIBLE_DEVICES" >> calls
 case $3 in
   wrong) echo "what it did"; echo "error: no such thing" >&2; exit 2;;
@@ -90,6 +90,16 @@ class TestHere:
         assert ended == {"0": None, "1": "no such thing"}
         assert (tmp_path / "1.log").read_text() == "what it did\nerror: no such thing\n"
         assert len(stub()) == 2  # what failed would fail again
+
+    def test_a_failure_is_the_last_error_of_this_sweep(self, tmp_path: Path) -> None:
+        log = tmp_path / "0.log"
+        log.write_text("error: of another day\n")
+        task = Task("0", (), log, log.stat().st_size)
+        assert task.reason() == f"it said nothing in {log}"
+        log.write_text("error: of another day\nepoch 1\n")
+        assert task.reason() == "epoch 1"
+        log.write_text("error: of another day\nerror: another process\nepoch 2\n")
+        assert task.reason() == "another process"
 
     def test_a_killed_process_is_started_again(
         self, tmp_path: Path, stub: Callable[[], list[str]], ended: dict[str, str | None]

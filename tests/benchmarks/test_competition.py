@@ -96,10 +96,65 @@ def test_rows_are_saved_after_every_run_and_not_run_again(
     assert [(row["method"], row["n_autoattack"]) for row in more] == [("teacher", 10), ("magnitude", 5), ("apd", 10)]
 
 
-def test_autoattack_is_asked_for_once(competition: ModuleType, words: list[str], tmp_path: Path) -> None:
-    twice = [*words, "--set", "evaluation.attacks=natural,autoattack", "--autoattack", "5"]
-    with pytest.raises(InputError, match="asked for twice"):
-        competition.main([*twice, "--out", str(tmp_path / "rows.json")], Progress())
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        (["--set", "evaluation.attacks=natural,autoattack", "--autoattack", "5"], "AutoAttack is asked for twice"),
+        (["--mix", "0", "1.5"], "training.mix = 1.5; allowed: from 0 to 1"),
+        (["--rates", "4", "0.5"], "sparsity.rate = 0.5; allowed: at least 1"),
+        (["--recipe", "nope"], "no recipe 'nope'"),
+        (["--checkpoint", "nope.pt"], "nope.pt"),
+    ],
+)
+def test_a_mistake_is_one_line_before_the_first_run(
+    competition: ModuleType,
+    words: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    wrong: list[str],
+    message: str,
+) -> None:
+    prune = Counted()
+    monkeypatch.setattr(competition.pwoa, "prune", prune)
+    with pytest.raises(SystemExit) as caught:
+        competition.main([*words, "--out", str(tmp_path / "rows.json"), *wrong], Progress())
+    assert caught.value.code == 2
+    said = capsys.readouterr().err
+    assert said.startswith("error: ")
+    assert said.count("\n") == 1
+    assert message in said
+    assert prune.folders == []
+
+
+@pytest.mark.parametrize("text", ["{", "{}", "[3]", "[{}]", "\xff"])
+def test_damaged_rows_are_one_line_and_stay(
+    competition: ModuleType, words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str
+) -> None:
+    out = tmp_path / "rows.json"
+    out.write_bytes(text.encode("latin-1"))
+    with pytest.raises(SystemExit) as caught:
+        competition.main([*words, "--out", str(out)], Progress())
+    assert caught.value.code == 2
+    assert capsys.readouterr().err == f"error: {out} holds no rows of a comparison; mend it or choose another --out\n"
+    assert out.read_bytes() == text.encode("latin-1")
+
+
+def test_it_is_told_when_nothing_is_left(
+    competition: ModuleType, words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, told: Any
+) -> None:
+    monkeypatch.setattr(competition.pwoa, "prune", Counted())
+    given = [*words, "--out", str(tmp_path / "rows.json"), "--rates", "4", "4", "--mix", "0"]
+    given += ["--methods", "pwoa", "apd"]
+    competition.main(given, Progress())
+    competition.main(given, told)
+    assert told.said == [f"nothing is left to do; {tmp_path / 'rows.json'} has the rows of 2 runs"]
+
+
+def test_what_is_known_of_a_teacher_is_any_attack(competition: ModuleType) -> None:
+    recipe = competition.pwoa.load_recipe("mnist").with_settings({"evaluation.attacks": "standard"})
+    row = {"natural": 99.0, "fgsm": 97.0, "pgd20": None, "autoattack": 90.0}
+    assert competition._scores(row, recipe) == {"natural": 99.0, "fgsm": 97.0}
 
 
 class Counted:

@@ -10,9 +10,9 @@
     "training.mix" = [0.0, 0.2, 1.0]
     "training.seed" = [0, 1, 2]
 
-`recipe` may stand in the grid too. A method of robust training (here trades) prunes nothing: it trains the Lite network
-of each rate from scratch. Finished runs are skipped, broken ones resumed, so that the same command goes on where it
-was stopped.
+`recipe` may stand in the grid too; without one, a run has the preset for its data.name. A method of robust training
+(here trades) prunes nothing: it trains the Lite network of each rate from scratch. Finished runs are skipped, broken
+ones resumed, so that the same command goes on where it was stopped.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from pwoa.recipe import load_recipe, to_toml, told
 from pwoa.sweep.cluster import run_on_ray
 from pwoa.sweep.grid import Point, expand
 from pwoa.sweep.local import run_here
-from pwoa.sweep.rows import row_of, spread
+from pwoa.sweep.rows import COLUMNS, accuracies, row_of, spread
 from pwoa.sweep.task import Task
 from pwoa.words import counted
 
@@ -60,6 +60,7 @@ def sweep(
 ) -> Swept:
     """Run all points of a grid, each in a process of its own; the rows are also in FOLDER/rows.json.
 
+    A row has the run's name, and the values of the grid under their keys, None where they make no difference to it.
     on: "local", the devices of this machine, `jobs` runs at a time (0: one a GPU, or one); or "ray", the cluster at
     `address` (None: the one of this machine, or a new one on it), a task for each run. A run whose process or node is
     lost is started again up to `retries` times; one that fails is left out.
@@ -67,6 +68,8 @@ def sweep(
     progress = progress or Progress()
     points, folder = expand(path), Path(folder).absolute()
     launch = _place(on, jobs, address, retries)
+    if any((folder / name).is_file() for name in ("recipe.toml", "model.json")):
+        raise InputError(f"{folder} is the folder of a run; choose another --out for the sweep")
     left = [point for point in points if not _finished(folder / point.name, point)]
     with naming(folder):
         folder.mkdir(parents=True, exist_ok=True)
@@ -74,12 +77,15 @@ def sweep(
     progress.start("sweep", len(left))
     failed: dict[str, str] = {}
 
+    def fail(name: str, failure: str) -> None:
+        failed[name] = failure
+        progress.say(f"{name} failed: {failure}")
+
     def ended(task: Task, failure: str | None) -> None:
         if failure is None and not (folder / task.name / "result.json").is_file():
             failure = f"it left no result in {folder / task.name}; all machines must see that folder"
         if failure is not None:
-            failed[task.name] = failure
-            progress.say(f"{task.name} failed: {failure}")
+            fail(task.name, failure)
         progress.advance()
 
     try:
@@ -89,9 +95,21 @@ def sweep(
         raise
     finally:
         progress.close()
-    done = [(point, _row(folder / point.name)) for point in points if point.name not in failed]
-    save_rows(folder / ROWS, (row for _, row in done))
-    return Swept([row for _, row in done], spread((point.label, row) for point, row in done), failed)
+    axes = dict.fromkeys(key for point in points for key in point.axes)
+    columns, labelled = dict.fromkeys(COLUMNS), []
+    for point in points:
+        if point.name in failed:
+            continue
+        try:
+            row, attacks = _outcome(folder / point.name)
+        except InputError as error:
+            fail(point.name, str(error))
+            continue
+        columns |= dict.fromkeys(attacks)
+        labelled.append((point.label, {"name": point.name, **row, **axes, **point.axes}))
+    rows = [row for _, row in labelled]
+    save_rows(folder / ROWS, rows)
+    return Swept(rows, spread(labelled, list(columns)), failed)
 
 
 def _place(
@@ -128,9 +146,15 @@ def _task(point: Point, folder: Path) -> Task:
     with replacing(recipe) as file:
         file.write(to_toml(point.recipe).encode())
     arguments = (point.verb, "--recipe", str(recipe), "--out", str(folder / point.name))
-    return Task(point.name, arguments, folder / f"{point.name}.log")
+    log = folder / f"{point.name}.log"
+    return Task(point.name, arguments, log, log.stat().st_size if log.exists() else 0)
 
 
-def _row(folder: Path) -> dict[str, Any]:
-    result = json.loads((folder / "result.json").read_text(encoding="utf-8"))
-    return row_of(load_recipe(folder / "recipe.toml"), result)
+def _outcome(folder: Path) -> tuple[dict[str, Any], list[str]]:
+    """The row of a run that has ended, and the attacks it measured."""
+    recipe = load_recipe(folder / "recipe.toml")
+    try:
+        result = json.loads((folder / "result.json").read_text(encoding="utf-8"))
+        return row_of(recipe, result), list(accuracies(result))
+    except (OSError, ValueError, LookupError, TypeError):
+        raise InputError(f"{folder / 'result.json'} is damaged; remove {folder} to run it again") from None

@@ -6,13 +6,13 @@ import itertools
 import re
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from pwoa.errors import InputError, did_you_mean
 from pwoa.methods import METHODS, PRETRAINING
-from pwoa.recipe import Recipe, load_recipe
+from pwoa.recipe import Recipe, load_recipe, recipe_for
 
 _PARTS = ("recipe", "set", "grid")
 _PATHS = ("recipe", "teacher", "checkpoint", "folder", "name")
@@ -25,15 +25,20 @@ _PRUNING = (
 _BY_OBJECTIVE = ("hbar",)
 """The methods of robust training that know the section `objective`."""
 _IN_EVERY_LABEL = ("method", "sparsity.rate", "training.mix", "training.seed")
+_IN_EVERY_ROW = (*_IN_EVERY_LABEL, "data.name", "teacher.architecture", "teacher.checkpoint")
 
 
 @dataclass(frozen=True)
 class Point:
-    """One run of a sweep: the name of its folder, its line in the table (the same for all seeds), and its recipe."""
+    """One run of a sweep: the name of its folder, its line in the table (the same for all seeds), and its recipe.
+
+    axes: the values of the grid that it has and that no column of its row tells.
+    """
 
     name: str
     label: str
     recipe: Recipe
+    axes: Mapping[str, Any] = field(default_factory=dict, compare=False)
 
     @property
     def verb(self) -> str:
@@ -45,22 +50,29 @@ def expand(path: str | Path) -> list[Point]:
     """All points of the grid in a file, the last setting changing fastest; each once."""
     tree = _read(path)
     fixed, grid = _flat(tree.get("set", {})), _flat(tree.get("grid", {}))
+    if "recipe" not in tree and "data.name" not in fixed and not grid:
+        raise InputError(f"{path}: nothing to run; give a recipe, a data set (data.name in the table set), or a grid")
+    if twice := [key for key in grid if key in fixed or (key == "recipe" and key in tree)]:
+        raise InputError(f"{path}: {twice[0]} has a value for all runs and is in the grid too; leave one of them out")
     for key, values in grid.items():
         if not isinstance(values, list) or not values:
             raise InputError(f"{path}: grid.{key} = {values!r} is not a list of values")
     texts = {key: _texts(key, values) for key, values in grid.items()}
+    names = _names(list(grid))
     points: dict[str, Point] = {}
     for places in itertools.product(*(range(len(values)) for values in grid.values())):
         chosen = {key: (grid[key][place], texts[key][place]) for key, place in zip(grid, places, strict=True)}
-        recipe, _ = chosen.get("recipe", (tree.get("recipe"), ""))
-        point = _point(load_recipe(recipe).with_settings(fixed), chosen)
+        given = {"recipe": tree.get("recipe"), **fixed, **_values(chosen)}
+        unsaid = given["recipe"] is None and "data.name" in given
+        base = recipe_for(str(given["data.name"])) if unsaid else load_recipe(given["recipe"])
+        point = _point(base.with_settings(fixed), chosen, names)
         if points.setdefault(point.name, point) != point:
             raise InputError(f"{path}: two runs would have the folder {point.name}; give their values other names")
     return list(points.values())
 
 
-def _point(base: Recipe, chosen: Mapping[str, tuple[Any, str]]) -> Point:
-    """The point with these values, each of them with its text, on top of a recipe."""
+def _point(base: Recipe, chosen: Mapping[str, tuple[Any, str]], names: Mapping[str, str]) -> Point:
+    """The point with these values, each of them with its text, on top of a recipe; their axes have these names."""
     recipe = base.with_settings(_settings(chosen))
     if recipe.method not in METHODS and recipe.method not in PRETRAINING:
         raise InputError(f"unknown method {recipe.method!r} ({did_you_mean(recipe.method, [*METHODS, *PRETRAINING])})")
@@ -69,16 +81,21 @@ def _point(base: Recipe, chosen: Mapping[str, tuple[Any, str]]) -> Point:
         chosen = _for_lite(chosen, recipe.method)
         recipe = base.with_settings(_settings(chosen))
         recipe = recipe.with_settings({"pretrain.lite": recipe.sparsity.rate})
-    name = "-".join(f"{key.rpartition('.')[2]}={text}" for key, (_, text) in chosen.items()) or "run"
+    name = "-".join(f"{names[key]}={text}" for key, (_, text) in chosen.items()) or "run"
     label = f"{recipe.method}{' (lite)' * lite}, rate {recipe.sparsity.rate:.4g}"
     label += "" if lite else f", mix {recipe.training.mix:g}"
     others = {key: text for key, (_, text) in chosen.items() if key not in _IN_EVERY_LABEL}
-    label += "".join(f", {key.rpartition('.')[2]} {text}" for key, text in others.items())
-    return Point(re.sub(r"[^\w.=+-]+", "_", name), label, recipe)
+    label += "".join(f", {names[key]} {text}" for key, text in others.items())
+    axes = {key: value for key, value in _values(chosen).items() if key not in _IN_EVERY_ROW}
+    return Point(re.sub(r"[^\w.=+-]+", "_", name), label, recipe, axes)
 
 
 def _settings(chosen: Mapping[str, tuple[Any, str]]) -> dict[str, Any]:
-    return _flat({key: value for key, (value, _) in chosen.items() if key != "recipe"})
+    return {key: value for key, value in _values(chosen).items() if key != "recipe"}
+
+
+def _values(chosen: Mapping[str, tuple[Any, str]]) -> dict[str, Any]:
+    return _flat({key: value for key, (value, _) in chosen.items()})
 
 
 def _for_lite(chosen: Mapping[str, tuple[Any, str]], method: str) -> dict[str, tuple[Any, str]]:
@@ -93,6 +110,12 @@ def _for_lite(chosen: Mapping[str, tuple[Any, str]], method: str) -> dict[str, t
         elif not key.startswith(without):
             kept[key] = value, text
     return kept
+
+
+def _names(keys: Sequence[str]) -> dict[str, str]:
+    """The last word of each axis; the whole key where another axis has the same."""
+    last = [key.rpartition(".")[2] for key in keys]
+    return {key: word if last.count(word) == 1 else key for key, word in zip(keys, last, strict=True)}
 
 
 def _texts(key: str, values: Sequence[Any]) -> list[str]:

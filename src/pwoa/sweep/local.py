@@ -28,7 +28,8 @@ def run_here(tasks: Sequence[Task], ended: Callable[[Task, str | None], None], j
     """Carry out all tasks, `jobs` at a time (0: one a GPU, or one); `ended` is told each task's failure, or None.
 
     A process that is killed is started again up to `retries` times. Ctrl-C, SIGTERM and SIGHUP stop them all, to be
-    resumed; what does not stop in time, or by a second Ctrl-C, is killed.
+    resumed; what does not stop in time, or by a second Ctrl-C, is killed. When this process is killed, they end by
+    themselves.
     """
     places = environments(jobs)
     free: SimpleQueue[dict[str, str]] = SimpleQueue()
@@ -38,16 +39,22 @@ def run_here(tasks: Sequence[Task], ended: Callable[[Task, str | None], None], j
     stopping = Event()
 
     def once(task: Task, environment: dict[str, str]) -> int:
-        command = [sys.executable, "-m", "pwoa", *task.arguments]
+        command = [sys.executable, "-m", "pwoa.sweep.child", *task.arguments]
         with task.log.open("ab") as log:
             process = subprocess.Popen(
-                command, env=os.environ | environment, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
+                command,
+                env=os.environ | environment,
+                stdin=subprocess.PIPE,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
             )
-        running.add(process)
-        if stopping.is_set():
-            process.send_signal(signal.SIGINT)
-        code = process.wait()
-        running.discard(process)
+        with process:
+            running.add(process)
+            if stopping.is_set():
+                process.send_signal(signal.SIGINT)
+            code = process.wait()
+            running.discard(process)
         return -signal.SIGTERM if code == ENDED else code
 
     def carry_out(task: Task) -> None:

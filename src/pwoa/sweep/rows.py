@@ -9,37 +9,46 @@ from typing import Any
 from pwoa.recipe import Recipe
 
 COLUMNS = ("natural", "pgd20", "cw", "autoattack")
+"""The attacks that every row has a column for; others have one in the rows of runs that measured them."""
 
 
 def row_of(recipe: Recipe, result: Mapping[str, Any]) -> dict[str, Any]:
     """What a run's recipe and result.json say, as published tables are built from it; None where not measured.
 
-    A Lite network has no teacher, and all of its training examples are adversarial.
+    A Lite network has no teacher, and all of its training examples are adversarial; its row has its size.
     """
     lite = "pruned" not in result
-    accuracy = result["accuracy" if lite else "pruned"]
     return {
         "dataset": recipe.data.name,
         "architecture": result["architecture"] if lite else recipe.teacher.architecture,
+        **({"parameters": result["parameters"]} if lite else {}),
         "teacher": None if lite else recipe.teacher.checkpoint,
         "method": recipe.method,
         "rate": recipe.sparsity.rate,
         "mix": 1.0 if lite else recipe.training.mix,
         "seed": recipe.training.seed,
-        **{column: accuracy.get(column) for column in COLUMNS},
+        **dict.fromkeys(COLUMNS),
+        **accuracies(result),
         "n": result["images"],
         "seconds": round(result["training_seconds"], 1),
         "device": result["device"],
     }
 
 
-def spread(rows: Iterable[tuple[str, Mapping[str, Any]]]) -> dict[str, dict[str, str]]:
+def accuracies(result: Mapping[str, Any]) -> dict[str, float]:
+    """The accuracy by attack of the network that a run ended with."""
+    return {**result["pruned" if "pruned" in result else "accuracy"]}
+
+
+def spread(
+    rows: Iterable[tuple[str, Mapping[str, Any]]], columns: Sequence[str] = COLUMNS
+) -> dict[str, dict[str, str]]:
     """Of rows with labels: by label, mean ± standard deviation of each accuracy."""
     groups: dict[str, list[Mapping[str, Any]]] = {}
     for label, row in rows:
         groups.setdefault(label, []).append(row)
     return {
-        label: {column: mean_and_deviation([row[column] for row in group]) for column in COLUMNS}
+        label: {column: mean_and_deviation([row.get(column) for row in group]) for column in columns}
         for label, group in groups.items()
     }
 
