@@ -6,7 +6,8 @@
 
 A method has the settings of the preset RECIPE-METHOD if there is one (cifar10-hydra), else those of RECIPE; its mix
 ratio is as given here. `--epochs A B` gives all methods the same number: A for the search and B for the weights, A + B
-to a method that searches nothing; ADMM's ρ then takes the same way to its limit in the epochs there are. Rows are saved
+to a method that searches nothing; ADMM's ρ then takes the same way to its limit in the epochs there are. Fewer epochs
+than published want higher learning rates: `--faster 3` has three times those of all weights. Rows are saved
 after every run; those there already are skipped, and no run begins that would, by the longest so far, not end within
 `--minutes`. The same command goes on; a run that fails is told and left out. Another teacher, or another recipe, makes
 other rows: in them are the teacher's fingerprint, a hash of all settings, and which Square AutoAttack has.
@@ -40,6 +41,8 @@ from pwoa.words import counted
 
 SAME_TEACHER = ("dataset", "architecture", "fingerprint", "evaluation", "square")
 """What two rows must have in common for the teacher to be measured once for both."""
+SCORING = ("hydra", "harp")
+"""Methods whose search trains no weights, so that --faster leaves its learning rate as it is."""
 SQUARE = "reference"
 """Which Square AutoAttack has; in rows from before version 0.2 it is that of the paper."""
 
@@ -119,6 +122,9 @@ def plan(options: argparse.Namespace, base: Recipe) -> Iterator[Recipe]:
             alone = method in ONE_STAGE
             chosen |= {"search.epochs": search, "finetune.epochs": search + finetune if alone else finetune}
             chosen |= same_way(recipe, search)
+        chosen["finetune.learning_rate"] = options.faster * recipe.finetune.learning_rate
+        if method not in SCORING:
+            chosen["search.learning_rate"] = options.faster * recipe.search.learning_rate
         yield recipe.with_settings(chosen)
 
 
@@ -234,6 +240,7 @@ def _options(words: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--mix", nargs="+", type=float, default=[0.0, 1.0])
     parser.add_argument("--seeds", nargs="+", type=int, default=[0])
     parser.add_argument("--epochs", nargs=2, type=int, metavar=("A", "B"), help="the same for all methods")
+    parser.add_argument("--faster", type=float, default=1.0, metavar="F", help="times the learning rates of weights")
     parser.add_argument("--autoattack", type=int, default=0, metavar="N", help="AutoAttack too, on N test images")
     parser.add_argument("--minutes", type=float, default=60.0, help="the time for all")
     parser.add_argument("--out", type=Path, required=True, help="the rows, as JSON")

@@ -41,6 +41,11 @@ def test_the_settings_of_a_method_and_the_epochs_of_all(competition: ModuleType)
     assert {recipe.training.mix for recipe in found} == {0.5}
     assert {recipe.sparsity.rate for recipe in found} == {8.0}
     assert {competition.identity(recipe, "f")["fingerprint"] for recipe in found} == {"f"}
+    options.faster = 3.0
+    faster = list(competition.plan(options, base))
+    assert [recipe.search.learning_rate for recipe in faster] == pytest.approx([0.03, 0.1, 0.03])
+    assert [recipe.finetune.learning_rate for recipe in faster] == pytest.approx([0.015, 0.03, 0.015])
+    assert not {*map(competition.digest, faster)} & {*map(competition.digest, found)}
 
 
 @pytest.mark.parametrize(("epochs", "interval"), [(40, 2), (10, 1), (4, 1), (1, 1)])
