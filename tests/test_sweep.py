@@ -342,8 +342,9 @@ def test_what_a_run_chose_itself_makes_it_no_other(tmp_path: Path) -> None:
 LONG = '"training.checkpoint_seconds" = 0\n[grid]\nfinetune.epochs = [2000]\n'
 
 
-def begun(path: Path, folder: Path) -> subprocess.Popen[str]:
-    """The sweep of a grid with a LONG run, which has begun."""
+def begun(folder: Path, few: str) -> subprocess.Popen[str]:
+    """The sweep of a grid with one long run, which has begun."""
+    path = write(folder.parent, QUICK.replace('"finetune.epochs" = 1\n', "") + few + LONG)
     command = [sys.executable, "-m", "pwoa", "sweep", str(path), "--out", str(folder)]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     while not (folder / "epochs=2000" / "checkpoint" / "state.pt").exists():
@@ -362,7 +363,7 @@ def begun(path: Path, folder: Path) -> subprocess.Popen[str]:
 def test_ctrl_c_and_sigterm_stop_the_runs_to_be_resumed(
     tmp_path: Path, few: str, number: signal.Signals, code: int, line: str
 ) -> None:
-    process = begun(write(tmp_path, QUICK + few + LONG), tmp_path / "runs")
+    process = begun(tmp_path / "runs", few)
     process.send_signal(number)
     out, err = process.communicate(timeout=60)
     assert process.returncode == code, err
@@ -372,7 +373,7 @@ def test_ctrl_c_and_sigterm_stop_the_runs_to_be_resumed(
 
 
 def test_when_the_sweep_is_killed_its_runs_end_to_be_resumed(tmp_path: Path, few: str) -> None:
-    process = begun(write(tmp_path, QUICK + few + LONG), tmp_path / "runs")
+    process = begun(tmp_path / "runs", few)
     process.kill()
     process.communicate()
     log, limit = tmp_path / "runs" / "epochs=2000.log", time.monotonic() + 30
