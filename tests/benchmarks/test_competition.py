@@ -6,6 +6,7 @@ import json
 import shutil
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -14,6 +15,10 @@ import pytest
 import torch
 from torch import nn
 
+from pwoa.attacks.apgd import apgd_t_rounds
+from pwoa.attacks.fab import fab_t_rounds
+from pwoa.attacks.registry import ROUNDS
+from pwoa.attacks.square import square_rounds
 from pwoa.errors import InputError
 from pwoa.methods import METHODS
 from pwoa.models import build
@@ -71,8 +76,11 @@ def test_recipes_are_told_apart_and_not_by_their_place(competition: ModuleType) 
 
 
 def test_rows_are_saved_after_every_run_and_not_run_again(
-    competition: ModuleType, words: list[str], tmp_path: Path, told: Any
+    competition: ModuleType, words: list[str], tmp_path: Path, told: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setitem(ROUNDS, "apgd-t", partial(apgd_t_rounds, steps=5))
+    monkeypatch.setitem(ROUNDS, "fab-t", partial(fab_t_rounds, steps=3))
+    monkeypatch.setitem(ROUNDS, "square", partial(square_rounds, queries=50))
     out = tmp_path / "rows" / "rows.json"
     given = [*words, "--out", str(out), "--runs", str(tmp_path / "runs"), "--epochs", "1", "1", "--rates", "4"]
     given += ["--autoattack", "5"]
