@@ -368,12 +368,6 @@ def test_a_warm_up_leaves_epochs_after_it() -> None:
         recipe.with_settings({"pretrain.epochs": 5})
 
 
-def test_the_whole_radius_is_reached() -> None:
-    assert Recipe().with_settings({"pretrain.epochs": 4, "pretrain.growing": 4}).pretrain.growing == 4
-    with pytest.raises(InputError, match=r"pretrain.growing = 5; allowed: at most pretrain.epochs, 4"):
-        Recipe().with_settings({"pretrain.epochs": 4, "pretrain.growing": 5})
-
-
 def test_the_preset_for_a_folder_is_that_for_its_name() -> None:
     assert recipe_for("some/where/mnist") == recipe_for("mnist") == load_recipe("mnist")
     assert recipe_for("some/where/else") == Recipe()

@@ -187,6 +187,15 @@ def test_the_radius_grows(tiny_teacher: nn.Module, tiny_data: Data, quick: Make)
     assert seen == [pytest.approx((0.05 * share, 0.02 * share)) for share in (0.25, 0.5, 0.75, 1, 1, 1)]
 
 
+def test_in_fewer_epochs_it_grows_faster(tiny_teacher: nn.Module, tiny_data: Data, quick: Make) -> None:
+    stage, _ = stage_of("pgd-at", tiny_teacher, tiny_data, quick(pretrain__growing=10, pretrain__epochs=2))
+    seen = []
+    for epoch in range(2):
+        stage.before_epoch(epoch)
+        seen.append(stage._now.radius)
+    assert seen == pytest.approx([0.025, 0.05])
+
+
 class TestFast:
     def test_one_step_goes_beyond_the_ball_but_not_out_of_the_box(
         self, tiny_teacher: nn.Module, tiny_data: Data, quick: Make

@@ -35,8 +35,8 @@ class RobustTraining(Stage):
         self._now = self.threat
 
     def before_epoch(self, epoch: int) -> None:
-        """At the whole radius from the start, training on MNIST stays at a constant answer."""
-        growing = self._recipe.growing
+        """At the whole radius from the start, training on MNIST stays at a constant answer; the last epoch has it."""
+        growing = min(self._recipe.growing, self.epochs)
         share = min(1.0, (epoch + 1) / growing) if growing else 1.0
         self._now = dataclasses.replace(self.threat, radius=share * self.threat.radius, step=share * self.threat.step)
 

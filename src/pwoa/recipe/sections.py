@@ -167,8 +167,6 @@ class PretrainRecipe:
     def __post_init__(self) -> None:
         if self.warmup and self.warmup >= self.epochs:
             raise InputError(f"pretrain.warmup = {self.warmup}; allowed: fewer than pretrain.epochs, {self.epochs}")
-        if self.growing > self.epochs:  # the radius would never be that of the threat
-            raise InputError(f"pretrain.growing = {self.growing}; allowed: at most pretrain.epochs, {self.epochs}")
 
 
 @dataclass(frozen=True)
