@@ -74,7 +74,8 @@ def oracle_table(path: Path) -> str:
     )
     return (
         "Robust accuracy in percent, ours / pyautoattack 0.2.0, on the same 1,000 test images (seed 0), and in "
-        "brackets how many times faster ours was in the same run:\n\n" + "\n".join(lines) + "\n\n"
+        "brackets how many times faster ours was in the same run; of what was measured twice the last, all rows are in "
+        "the file:\n\n" + "\n".join(lines) + "\n\n"
         "Square, alone and in AutoAttack, is that of the reference AutoAttack in both: windows do not shrink to single "
         "pixels within its 5,000 queries, nor reach the last row and column."
         + (f" As in the paper on it, ours (`square-paper`) / the other's changed to that: {paper}." if paper else "")
