@@ -48,13 +48,15 @@ class Scoring(Stage):
         self, student: nn.Module, loss: Callable[[Batch], Loss], kept: Mapping[str, int], recipe: Recipe
     ) -> None:
         self.epochs, self.learning_rate = recipe.search.epochs, recipe.search.learning_rate
-        self._student, self._loss = student, loss
+        self._loss = loss
         self._kept, self._pattern = dict(kept), recipe.sparsity.pattern
         self._weights = prunable(student)
         self._dense = {name: weight.detach().clone() for name, weight in self._weights.items()}
         self._scores = {name: nn.Parameter(first_scores(weight)) for name, weight in self._dense.items()}
         norms = [module for module in student.modules() if isinstance(module, (nn.BatchNorm1d, nn.BatchNorm2d))]
         self._norms = [each for norm in norms for each in norm.parameters() if each.requires_grad]
+        trained = set(map(id, self._norms))
+        self._frozen = [each for each in student.parameters() if id(each) not in trained]
 
     def parameters(self) -> Iterable[nn.Parameter]:
         return [*self._scores.values(), *self._norms]
@@ -72,10 +74,8 @@ class Scoring(Stage):
         for name, weight in self._weights.items():
             assert weight.grad is not None
             self._scores[name].grad = weight.grad * self._dense[name] * self._scores[name].sign()
-        trained = set(map(id, self._norms))
-        for parameter in self._student.parameters():
-            if id(parameter) not in trained:
-                parameter.grad = None
+        for parameter in self._frozen:
+            parameter.grad = None
 
     def after_step(self) -> None:
         self.apply(self.masks())
