@@ -75,7 +75,7 @@ def compete(options: argparse.Namespace, progress: Progress) -> None:
         left = 60 * options.minutes - (time.monotonic() - began)
         if left < longest:
             progress.say(f"{left / 60:.1f} minutes are left, and the longest run took {longest / 60:.1f}; stopped")
-            return
+            break
         start = time.monotonic()
         known = [row for row in rows if row["method"] == "teacher" and alike(row, run, SAME_TEACHER)]
         try:
@@ -99,7 +99,7 @@ def compete(options: argparse.Namespace, progress: Progress) -> None:
             dense = {**result.summary, "pruned": result.summary["teacher"], "training_seconds": 0.0}
             strongest = _autoattack(teacher, data, recipe, options.autoattack)
             rows.append({**_row(recipe, dense), **strongest, **run, "method": "teacher", "rate": 1.0, "epochs": "0"})
-        elif known[0].get("n_autoattack", 0) != options.autoattack:
+        elif known[0].get("n_autoattack", 0) < options.autoattack:
             known[0].update(_autoattack(teacher, data, recipe, options.autoattack))
         strongest = _autoattack(result.model, data, recipe, options.autoattack)
         rows = [row for row in rows if not alike(row, run, run)]
@@ -197,8 +197,8 @@ def _rows(path: Path) -> list[dict[str, Any]]:
 
 
 def _known(rows: Iterable[Mapping[str, Any]], run: Mapping[str, Any], images: int) -> bool:
-    """Whether a run has its row, with AutoAttack on so many images."""
-    return any(alike(row, run, run) and row.get("n_autoattack", 0) == images for row in rows)
+    """Whether a run has its row, with AutoAttack on so many images or more."""
+    return any(alike(row, run, run) and row.get("n_autoattack", 0) >= images for row in rows)
 
 
 def _row(recipe: Recipe, result: Mapping[str, Any]) -> dict[str, Any]:

@@ -108,6 +108,11 @@ def test_rows_are_saved_after_every_run_and_not_run_again(
     more = json.loads(out.read_text())
     assert [(row["method"], row["n_autoattack"]) for row in more] == [("teacher", 10), ("magnitude", 5), ("apd", 10)]
 
+    for fewer in ("5", "0"):
+        competition.main([*given, "--methods", "apd", "magnitude", "--mix", "0", "--autoattack", fewer], told)
+        assert json.loads(out.read_text()) == more
+        assert "nothing is left to do" in told.said[-1]
+
 
 @pytest.mark.parametrize(
     ("wrong", "message"),
