@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Callable
 from pathlib import Path
@@ -19,7 +18,8 @@ from pwoa.data import Data
 from pwoa.errors import InputError
 from pwoa.methods.harp import Harp, ShareScoring, largest, shared_out
 from pwoa.recipe import Recipe
-from pwoa.sparsity import prunable
+from pwoa.sparsity import prunable, sizes
+from pwoa.sparsity.allocation import uniform
 from pwoa.sparsity.patterns import unstructured
 from pwoa.training import Batch, Material
 
@@ -78,7 +78,7 @@ def test_the_gradients_of_the_shares_go_straight_through_the_mask(
     dense = {name: weight.detach().clone() for name, weight in prunable(tiny_teacher).items()}
     scoring, batch = scoring_of(tiny_teacher, tiny_data, quick(sparsity__rate=4.0, harp__gamma=0.3, search__epochs=20))
     scoring.before_epoch(1)
-    assert scoring.constants() == scoring.gamma == 0.6
+    assert scoring.gamma.item() == pytest.approx(0.6)
     tiny_teacher.eval()
     with scoring.running():
         scoring.loss(batch).total.backward()
@@ -131,7 +131,7 @@ def test_the_weight_of_the_penalty_grows_until_the_budget_is_met(
     seen = []
     for epoch, penalty in enumerate([2.0, 0.5, 0.00001, 0.7]):
         scoring.before_epoch(epoch)
-        seen.append(scoring.gamma)
+        seen.append(scoring.gamma.item())
         scoring.after_epoch(epoch, {"budget": penalty})
     assert seen == pytest.approx([0.1, 0.2, 0.3, 0.3])
     other, _ = scoring_of(tiny_teacher, tiny_data, recipe)
@@ -145,7 +145,7 @@ def test_a_short_search_ends_with_the_same_weight(tiny_teacher: nn.Module, tiny_
     for epochs in (4, 20):
         scoring, _ = scoring_of(tiny_teacher, tiny_data, quick(search__epochs=epochs))
         scoring.before_epoch(epochs - 1)
-        ends.append(scoring.gamma)
+        ends.append(scoring.gamma.item())
     assert ends == pytest.approx([0.2, 0.2])
 
 
@@ -169,8 +169,15 @@ def test_at_rate_1_everything_stays(tmp_path: Path, tiny_teacher: nn.Module, tin
     assert result.summary["rate"] == 1.0
 
 
-def test_another_pattern_is_refused(tiny_teacher: nn.Module, tiny_data: Data, quick: Make) -> None:
-    recipe = quick()
-    recipe = dataclasses.replace(recipe, sparsity=dataclasses.replace(recipe.sparsity, pattern="filter"))
-    with pytest.raises(InputError, match="harp prunes single weights"):
-        scoring_of(tiny_teacher, tiny_data, recipe)
+def test_a_rate_that_equal_shares_could_not_meet(tiny_teacher: nn.Module, tiny_data: Data, quick: Make) -> None:
+    """At the first, two of the layers would keep less than half a weight; at the second, each keeps one."""
+    layers = sizes(prunable(tiny_teacher))
+    total = sum(layers.values())
+    for rate in (100.0, total / 3):
+        with pytest.raises(InputError, match="leaves layer"):
+            uniform(layers, rate)
+        scoring, _ = scoring_of(tiny_teacher, tiny_data, quick(sparsity__rate=rate))
+        left = [int(mask.sum()) for mask in scoring.final_masks().values()]
+        assert (sum(left), min(left)) == (int(total / rate), 1)
+    with pytest.raises(InputError, match="2 weights cannot be shared out among 3 layers; lower the rate"):
+        scoring_of(tiny_teacher, tiny_data, quick(sparsity__rate=total / 2))

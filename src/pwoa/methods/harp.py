@@ -27,8 +27,9 @@ from pwoa.errors import InputError
 from pwoa.methods.hydra import Scoring, Tuning
 from pwoa.methods.mixing import mixed_classification
 from pwoa.recipe import Recipe
-from pwoa.sparsity import ALLOCATIONS, Masks, prunable, sizes
+from pwoa.sparsity import Masks, budget, prunable, sizes
 from pwoa.training import Batch, Loss, Material, Stage
+from pwoa.words import counted
 
 PUBLISHED_EPOCHS = 20
 MET = 5e-5
@@ -40,14 +41,12 @@ class Harp:
 
     def __init__(self, student: nn.Module, teacher: nn.Module, material: Material, recipe: Recipe) -> None:
         self.example_free = not recipe.training.mix
-        pattern = recipe.sparsity.pattern
-        if pattern != "unstructured":
-            raise InputError(f"harp prunes single weights; set sparsity.pattern = 'unstructured', not {pattern!r}")
         weights = prunable(student)
-        kept = ALLOCATIONS["uniform"](sizes(weights), recipe.sparsity.rate)
+        kept = shared_out(sizes(weights), sizes(weights), budget(sizes(weights), recipe.sparsity.rate))
         loss = mixed_classification(student, material, recipe)
         scoring = ShareScoring(student, loss, kept, recipe)
-        self.stages: list[Stage] = [scoring, Tuning(loss, scoring, Masks(weights, kept, pattern), recipe)]
+        masks = Masks(weights, kept, recipe.sparsity.pattern)
+        self.stages: list[Stage] = [scoring, Tuning(loss, scoring, masks, recipe)]
 
 
 class ShareScoring(Scoring):
@@ -66,18 +65,14 @@ class ShareScoring(Scoring):
         self.rates = nn.Parameter(torch.logit(first))
         self._sizes = torch.tensor([weight.numel() for weight in dense], dtype=first.dtype, device=first.device)
         self._growth = recipe.harp.gamma * PUBLISHED_EPOCHS / self.epochs
-        self.gamma, self._met = 0.0, False
+        self.gamma, self._met = torch.zeros_like(first[0]), False
 
     def parameters(self) -> Iterable[nn.Parameter]:
         return [*super().parameters(), self.rates]
 
     def before_epoch(self, epoch: int) -> None:
         if not self._met:
-            self.gamma = self._growth * (epoch + 1)
-
-    def constants(self) -> object:
-        """What a recorded step has built in."""
-        return self.gamma
+            self.gamma.fill_(self._growth * (epoch + 1))
 
     def loss(self, batch: Batch) -> Loss:
         # The gradients of the shares are written down in closed form, so only the penalty's value joins the loss.
@@ -96,8 +91,7 @@ class ShareScoring(Scoring):
     @torch.no_grad()
     def after_backward(self) -> None:
         slope = torch.sigmoid(self.rates) * torch.sigmoid(-self.rates) * (1 - self._least)
-        gradients = {name: weight.grad for name, weight in self._weights.items() if weight.grad is not None}
-        through = torch.stack([(gradient * self._dense[name]).sum() for name, gradient in gradients.items()])
+        through = torch.stack([gradient.sum() for gradient in self.mask_gradients().values()])
         over = (self.wanted().sum() > self._budget) * self.gamma / self._budget
         self.rates.grad = slope * (through + over * self._sizes)
         super().after_backward()
@@ -114,16 +108,17 @@ class ShareScoring(Scoring):
     def after_epoch(self, epoch: int, validation: Mapping[str, float]) -> Mapping[str, Any]:
         self._met = self._met or validation["budget"] < MET
         wanted = dict(zip(self._scores, self.wanted().tolist(), strict=True))
-        return {"gamma": self.gamma, "wanted": wanted}
+        return {"gamma": self.gamma.item(), "wanted": wanted}
 
     def state_dict(self) -> dict[str, Any]:
-        return {**super().state_dict(), "rates": self.rates.detach(), "gamma": self.gamma, "met": self._met}
+        return {**super().state_dict(), "rates": self.rates.detach(), "gamma": self.gamma.item(), "met": self._met}
 
     @torch.no_grad()
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         super().load_state_dict(state)
         self.rates.copy_(state["rates"])
-        self.gamma, self._met = state["gamma"], state["met"]
+        self.gamma.fill_(state["gamma"])
+        self._met = state["met"]
 
 
 @torch.no_grad()
@@ -136,6 +131,9 @@ def largest(scores: Tensor, count: Tensor) -> Tensor:
 
 def shared_out(wanted: Mapping[str, float], limits: Mapping[str, int], total: int) -> dict[str, int]:
     """Whole numbers in proportion to what is wanted, each from 1 to its limit, that sum up to `total`."""
+    if total < len(wanted):
+        left = counted(total, "weight")
+        raise InputError(f"{left} cannot be shared out among {counted(len(wanted), 'layer')}; lower the rate")
 
     def shares(factor: float) -> dict[str, int]:
         return {name: min(max(math.floor(factor * value), 1), limits[name]) for name, value in wanted.items()}

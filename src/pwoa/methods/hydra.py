@@ -71,9 +71,8 @@ class Scoring(Stage):
 
     @torch.no_grad()
     def after_backward(self) -> None:
-        for name, weight in self._weights.items():
-            assert weight.grad is not None
-            self._scores[name].grad = weight.grad * self._dense[name] * self._scores[name].sign()
+        for name, gradient in self.mask_gradients().items():
+            self._scores[name].grad = gradient * self._scores[name].sign()
         for parameter in self._frozen:
             parameter.grad = None
 
@@ -85,6 +84,12 @@ class Scoring(Stage):
         """Give the model the weights that masks keep."""
         for name, weight in self._weights.items():
             weight.copy_(self._dense[name] * masks[name])
+
+    def mask_gradients(self) -> dict[str, Tensor]:
+        """∂L/∂M = w ∂L/∂(w ∘ M); 0 for a layer that the forward pass does not use."""
+        used = {name: weight.grad for name, weight in self._weights.items()}
+        dense = self._dense.items()
+        return {name: torch.zeros_like(w) if (g := used[name]) is None else g * w for name, w in dense}
 
     def masks(self) -> dict[str, Tensor]:
         """Which weights the scores keep."""

@@ -71,7 +71,7 @@ class Steps:
         buffers = list(model.buffers())
         recording = self._engine.device.type == "cuda" and torch.cuda.is_current_stream_capturing()
         before = [] if recording else [buffer.clone() for buffer in buffers]
-        self._optimizer.zero_grad(set_to_none=True)  # a recording that failed may have left gradients never computed
+        model.zero_grad(set_to_none=True)  # a recording that failed may have left gradients never computed
         while True:
             try:
                 losses = [self._backward_part(part) for part in self._parts(batch)]
