@@ -133,7 +133,7 @@ class Engine:
 
     def _train_epoch(self, stage: Stage, number: int, epoch: int, steps: Steps) -> dict[str, float]:
         seed = _mix(self.recipe.seed, number, epoch)
-        torch.manual_seed(seed)
+        torch.manual_seed(seed + self.processes.rank)
         steps.generator.manual_seed(seed)
         size, train = self.recipe.batch, self.material.train
         order = train[torch.randperm(len(train), generator=steps.generator, device=self.device)]
