@@ -69,10 +69,10 @@ class _Pretraining(Work):
 
     def train(self, run: Run, progress: Progress, processes: Processes) -> tuple[nn.Module, dict[str, Any]]:
         recipe, model = self.recipe, self.model
-        lay_out(model, torch.channels_last)
         with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(recipe.training.seed)
+            torch.manual_seed(recipe.training.seed + 1)  # a guide is not the network that it guides
             stage = find_pretraining(recipe.method)(model, self.material, recipe)
+        lay_out(stage.trained, torch.channels_last)
         if processes.by_first(lambda: run.started):
             progress.say("resuming")
         elif processes.first:

@@ -82,7 +82,7 @@ class RobustTraining(Stage):
         return self.attacked(batch, threat, lambda logits, _: divergence(there, logits).sum())
 
 
-def divergence(teacher: Tensor, student: Tensor) -> Tensor:
-    """KL(teacher ‖ student) of logits, image by image."""
-    theirs, ours = F.log_softmax(teacher.float(), 1), F.log_softmax(student.float(), 1)
-    return F.kl_div(ours, theirs, reduction="none", log_target=True).sum(1)
+def divergence(p: Tensor, q: Tensor) -> Tensor:
+    """KL(p ‖ q) of logits, image by image."""
+    there, here = F.log_softmax(p.float(), 1), F.log_softmax(q.float(), 1)
+    return F.kl_div(here, there, reduction="none", log_target=True).sum(1)

@@ -27,12 +27,15 @@ class Weights:
 
 
 class Objective:
-    """λ L_D + λx Σ HSIC(X, Z_l) − λy Σ HSIC(Y, Z_l) + λ_ce L_CE; terms of weight 0 are not computed."""
+    """λ L_D + λx Σ HSIC(X, Z_l) − λy Σ HSIC(Y, Z_l) + λ_ce L_CE; terms of weight 0 are not computed.
+
+    With λ = 0 no teacher is needed.
+    """
 
     def __init__(
         self,
         student: nn.Module,
-        teacher: Callable[[Batch], Tensor],
+        teacher: Callable[[Batch], Tensor] | None,
         material: Material,
         recipe: ObjectiveRecipe,
         group: int = GROUP,
@@ -75,7 +78,7 @@ class Objective:
         logits = self._logits(batch.x)
         parts: dict[str, Tensor] = {}
         total = logits.new_zeros((), dtype=torch.float32)
-        if weights.distillation:
+        if weights.distillation and self._teacher:
             parts["distillation"] = distillation(logits.float(), self._teacher(batch).float(), self._recipe.temperature)
             total = total + weights.distillation * parts["distillation"]
         if self._points:

@@ -32,10 +32,12 @@ class Pwoa:
         kept = ALLOCATIONS[recipe.sparsity.allocation](sizes(weights), recipe.sparsity.rate)
         pattern = recipe.sparsity.pattern
         search = recipe.search
-        group = recipe.training.group
+        said = None
+        if recipe.objective.distillation:
+            fast = recipe.training.mode == "fast"
+            said = teacher_logits(teacher, material, fast=fast, moving=not self.example_free)
         mixer = Mixer(student, material, recipe)
-        said = teacher_logits(teacher, material, fast=recipe.training.mode == "fast", moving=not self.example_free)
-        objective = Objective(student, said, material, recipe.objective, group, mixer)
+        objective = Objective(student, said, material, recipe.objective, recipe.training.group, mixer)
         admm = Admm(weights, kept, pattern, search.rho, search.rho_growth, search.rho_limit)
         self.stages: list[Stage] = [
             Search(objective, admm, search),

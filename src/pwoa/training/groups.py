@@ -107,9 +107,8 @@ class _Grouped:
         layer: nn.BatchNorm2d = self  # type: ignore[assignment]
         plan: Plan = layer.__dict__["plan"]
         if not layer.training:
-            return F.batch_norm(
-                x, layer.running_mean, layer.running_var, layer.weight, layer.bias, False, 0.0, layer.eps
-            )
+            mean, variance = layer.running_mean, layer.running_var
+            return F.batch_norm(x, mean, variance, layer.weight, layer.bias, mean is None, 0.0, layer.eps)
         size = min(plan.group, len(x))
         if len(x) % size:
             raise ValueError(f"{len(x)} images cannot be cut into groups of {size}")
