@@ -30,6 +30,18 @@ class Told(Progress):
         self.said.append(message)
 
 
+class Killed(Progress):
+    """Stops a run at its so-manieth step, as a kill would."""
+
+    def __init__(self, at: int) -> None:
+        self.left = at
+
+    def advance(self, units: int = 1) -> None:
+        self.left -= 1
+        if not self.left:
+            raise KeyboardInterrupt
+
+
 class TinyNet(nn.Module):
     """A convolution with batch-norm, a hidden layer, logits: every kind of tensor a run has to carry."""
 
@@ -110,6 +122,11 @@ def quick() -> Callable[..., Recipe]:
 @pytest.fixture
 def told() -> Told:
     return Told()
+
+
+@pytest.fixture
+def killed() -> Callable[[int], Progress]:
+    return Killed
 
 
 @pytest.fixture(scope="session")

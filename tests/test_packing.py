@@ -30,18 +30,6 @@ from pwoa.run import Run
 Make = Callable[..., Recipe]
 
 
-class Killed(Progress):
-    """The run ends at its `at`-th step as if the machine went away."""
-
-    def __init__(self, at: int) -> None:
-        self.left = at
-
-    def advance(self, units: int = 1) -> None:
-        self.left -= 1
-        if not self.left:
-            raise KeyboardInterrupt
-
-
 class Listening(Progress):
     def __init__(self) -> None:
         self.said: list[str] = []
@@ -111,13 +99,13 @@ def test_what_a_kill_left_half_written_is_left_out(tmp_path: Path, run: Path) ->
 
 
 def test_pruning_goes_on_elsewhere_to_the_same_bits(
-    tmp_path: Path, tiny_teacher: nn.Module, tiny_data: Data, quick: Make
+    tmp_path: Path, tiny_teacher: nn.Module, tiny_data: Data, quick: Make, killed: Callable[[int], Progress]
 ) -> None:
     whole = prune(tiny_teacher, tiny_data, recipe=quick(), folder=tmp_path / "whole")
     for at in (7, 22, 25):  # 4 steps an epoch, 3 + 3 epochs, then the evaluation
         here = tmp_path / f"here-{at}"
         with pytest.raises(KeyboardInterrupt):
-            prune(tiny_teacher, tiny_data, recipe=quick(), folder=here, progress=Killed(at))
+            prune(tiny_teacher, tiny_data, recipe=quick(), folder=here, progress=killed(at))
         pack(here, tmp_path / f"pieces-{at}", "2kB")
         shutil.rmtree(here)
         there, progress = unpack(tmp_path / f"pieces-{at}", tmp_path / f"there-{at}"), Listening()
@@ -129,12 +117,12 @@ def test_pruning_goes_on_elsewhere_to_the_same_bits(
 
 
 def test_robust_training_goes_on_elsewhere_to_the_same_bits(
-    tmp_path: Path, tiny_teacher: nn.Module, tiny_data: Data, quick: Make
+    tmp_path: Path, tiny_teacher: nn.Module, tiny_data: Data, quick: Make, killed: Callable[[int], Progress]
 ) -> None:
     plan = quick(method="pgd-at", pretrain__epochs=3, pretrain__steps=2, pretrain__learning_rate=0.05)
     whole = pretrain(tiny_teacher, tiny_data, recipe=plan, folder=tmp_path / "whole")
     with pytest.raises(KeyboardInterrupt):
-        pretrain(tiny_teacher, tiny_data, recipe=plan, folder=tmp_path / "here", progress=Killed(7))
+        pretrain(tiny_teacher, tiny_data, recipe=plan, folder=tmp_path / "here", progress=killed(7))
     pack(tmp_path / "here", tmp_path / "pieces")
     there = unpack(tmp_path / "pieces", tmp_path / "there")
     pretrain(tiny_teacher, tiny_data, recipe=plan, folder=there)

@@ -113,22 +113,13 @@ def test_distillation_follows_the_teacher_and_cross_entropy_does_not(
 
 
 def test_a_run_killed_anywhere_ends_with_the_same_bits(
-    tmp_path: Path, tiny_teacher: nn.Module, tiny_data: Data, quick: Make
+    tmp_path: Path, tiny_teacher: nn.Module, tiny_data: Data, quick: Make, killed: Callable[[int], Progress]
 ) -> None:
-    class Killed(Progress):
-        def __init__(self, at: int) -> None:
-            self.left = at
-
-        def advance(self, units: int = 1) -> None:
-            self.left -= 1
-            if not self.left:
-                raise KeyboardInterrupt
-
     whole = prune(tiny_teacher, tiny_data, recipe=quick(), folder=tmp_path / "whole")
     for at in (1, 7, 13, 22, 25, 26):  # 4 steps an epoch, 3 + 3 epochs, then a step a model of evaluation
         folder = tmp_path / f"killed-{at}"
         with pytest.raises(KeyboardInterrupt):
-            prune(tiny_teacher, tiny_data, recipe=quick(), folder=folder, progress=Killed(at))
+            prune(tiny_teacher, tiny_data, recipe=quick(), folder=folder, progress=killed(at))
         assert not (folder / "result.json").exists()
         resumed = prune(tiny_teacher, tiny_data, recipe=quick(), folder=folder)
         assert (folder / "model.safetensors").read_bytes() == (whole.folder / "model.safetensors").read_bytes()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,7 @@ from pwoa.methods.mixing import Mixer
 from pwoa.methods.trades import Trades
 from pwoa.progress import Progress
 from pwoa.recipe import Recipe, Threat
+from pwoa.run import Run
 from pwoa.sparsity import prunable
 from pwoa.training import Batch, Material
 
@@ -53,6 +54,27 @@ class TestMixing:
         assert float(apart.max()) <= recipe.threat.radius + 1e-6
         assert torch.equal(mixed.y, batch.y)
         assert all(module.training for module in tiny_teacher.modules())
+
+    @pytest.mark.parametrize("parts", [1, 2, 4])
+    def test_each_group_has_as_many_however_a_batch_is_cut_up(
+        self, tiny_teacher: nn.Module, tiny_data: Data, quick: Make, parts: int
+    ) -> None:
+        recipe = quick(training__mix=0.3, training__group=4)
+        material, batch = batch_of(tiny_data, recipe, 16)
+        mixer, size = Mixer(tiny_teacher, material, recipe), 16 // parts
+        slices = [slice(at, at + size) for at in range(0, 16, size)]
+        cut = [Batch(batch.x[part], batch.y[part], batch.index[part]) for part in slices]
+        apart = torch.cat([distance(mixer(part).x, part.x, "linf") for part in cut])
+        assert (apart > 0).view(4, 4).sum(1).tolist() == [1, 1, 1, 1]
+
+    def test_any_image_of_a_group_can_be_chosen(self, tiny_teacher: nn.Module, tiny_data: Data, quick: Make) -> None:
+        recipe = quick(training__mix=0.25, training__group=4)
+        material, batch = batch_of(tiny_data, recipe, 16)
+        mixer = Mixer(tiny_teacher, material, recipe)
+        torch.manual_seed(0)
+        times = sum((distance(mixer(batch).x, batch.x, "linf") > 0).int() for _ in range(60))
+        assert isinstance(times, Tensor)
+        assert 5 <= int(times.min()) <= int(times.max()) <= 28  # 15 on average, with a deviation of 3.4
 
     def test_the_attack_can_reach_all_of_the_ball(self, tiny_teacher: nn.Module, tiny_data: Data, quick: Make) -> None:
         """Also where the steps for evaluation are so small that ten of them cannot, as on MNIST."""
@@ -124,6 +146,8 @@ class Unhurried(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         name = func.name().removeprefix("aten::")
         assert name not in ("_local_scalar_dense", "nonzero", "equal", "masked_select", "is_nonzero"), name
+        chosen = args[1] if name.startswith(("index.", "index_put")) else ()
+        assert not any(each is not None and each.dtype == torch.bool for each in chosen), f"{name} by a mask"
         return func(*args, **(kwargs or {}))
 
 
@@ -145,28 +169,47 @@ def test_the_host_never_waits_for_the_device_within_a_step(
                 stage.after_step()
 
 
-@pytest.mark.parametrize("epoch", [1, 3, 4])
+@pytest.mark.parametrize("at", [11, 15, 22])
 @pytest.mark.parametrize("method", ["hydra", "apd", "harp"])
 def test_a_method_killed_in_either_stage_resumes_to_the_same_bits(
-    tmp_path: Path, tiny_teacher: nn.Module, tiny_data: Data, quick: Make, method: str, epoch: int
+    tmp_path: Path,
+    tiny_teacher: nn.Module,
+    tiny_data: Data,
+    quick: Make,
+    killed: Callable[[int], Progress],
+    method: str,
+    at: int,
 ) -> None:
-    class Killed(Exception):
-        pass
-
-    class Kill(Progress):
-        seen = 0
-
-        def epoch(self, line: Mapping[str, Any], epochs: int) -> None:
-            self.seen += 1
-            if self.seen == epoch:
-                raise Killed
-
+    """In the third epoch of the search, and in the first and the third of the weights, at 4 steps an epoch."""
     recipe = quick(method=method, training__mix=0.5)
     whole = pwoa.prune(tiny_teacher, tiny_data, rate=4, recipe=recipe, folder=tmp_path / "whole")
-    with pytest.raises(Killed):
-        pwoa.prune(tiny_teacher, tiny_data, rate=4, recipe=recipe, folder=tmp_path / "cut", progress=Kill())
+    with pytest.raises(KeyboardInterrupt):
+        pwoa.prune(tiny_teacher, tiny_data, rate=4, recipe=recipe, folder=tmp_path / "cut", progress=killed(at))
+    assert Run(tmp_path / "cut").load_checkpoint() is not None
     pwoa.prune(tiny_teacher, tiny_data, rate=4, recipe=recipe, folder=tmp_path / "cut")
     assert (tmp_path / "cut" / "model.safetensors").read_bytes() == (whole.folder / "model.safetensors").read_bytes()
+
+
+class Forgetful(nn.Module):
+    """Has a layer that it does not use."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model, self.unused = model, nn.Linear(5, 4)
+
+    def forward(self, x: Tensor) -> Any:
+        return self.model(x)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_layer_that_is_not_used_is_pruned_like_the_others(
+    tmp_path: Path, tiny_teacher: nn.Module, tiny_data: Data, quick: Make, method: str
+) -> None:
+    recipe = quick(method=method, search__epochs=1, finetune__epochs=1)
+    result = pwoa.prune(Forgetful(tiny_teacher), tiny_data, rate=4, recipe=recipe, folder=tmp_path / "run")
+    left = {name: int(weight.count_nonzero()) for name, weight in prunable(result.model).items()}
+    assert sum(left.values()) == sum(weight.numel() for weight in prunable(result.model).values()) // 4
+    assert left["unused.weight"] < 20
 
 
 class TestHydra:

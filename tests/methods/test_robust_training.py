@@ -24,6 +24,7 @@ from pwoa.models import hidden_points, recording
 from pwoa.objectives import bottleneck
 from pwoa.progress import Progress
 from pwoa.recipe import Recipe, Threat
+from pwoa.run import Run
 from pwoa.training import Batch, Material
 from pwoa.training.groups import Plan, grouped
 
@@ -254,24 +255,42 @@ def test_adversarial_training_makes_a_model_robust(tmp_path: Path, tiny_data: Da
     assert untrained["pgd2"] < 40
 
 
-def test_a_killed_training_resumes_to_the_same_bits(
-    tmp_path: Path, tiny_teacher: nn.Module, tiny_data: Data, quick: Make
+@pytest.mark.parametrize("method", PRETRAINING)
+def test_a_training_killed_in_its_third_epoch_resumes_to_the_same_bits(
+    tmp_path: Path,
+    tiny_teacher: nn.Module,
+    tiny_data: Data,
+    quick: Make,
+    killed: Callable[[int], Progress],
+    method: str,
 ) -> None:
-    class Killed(Exception):
-        pass
-
-    class Kill(Progress):
-        def epoch(self, line: object, epochs: int) -> None:
-            raise Killed
-
-    recipe = quick(pretrain__epochs=3, pretrain__steps=2)
-    whole = pwoa.pretrain(tiny_teacher, tiny_data, method="fast-at", recipe=recipe, folder=tmp_path / "whole")
-    with pytest.raises(Killed):
-        pwoa.pretrain(
-            tiny_teacher, tiny_data, method="fast-at", recipe=recipe, folder=tmp_path / "cut", progress=Kill()
-        )
-    pwoa.pretrain(tiny_teacher, tiny_data, method="fast-at", recipe=recipe, folder=tmp_path / "cut")
+    recipe = quick(method=method, pretrain__epochs=4, pretrain__steps=2, pretrain__learning_rate=0.01)
+    whole = pwoa.pretrain(tiny_teacher, tiny_data, recipe=recipe, folder=tmp_path / "whole")
+    with pytest.raises(KeyboardInterrupt):
+        pwoa.pretrain(tiny_teacher, tiny_data, recipe=recipe, folder=tmp_path / "cut", progress=killed(10))
+    state = Run(tmp_path / "cut").load_checkpoint()
+    assert state is not None
+    assert state["epoch"] == 2
+    pwoa.pretrain(tiny_teacher, tiny_data, recipe=recipe, folder=tmp_path / "cut")
     assert (tmp_path / "cut" / "model.safetensors").read_bytes() == (whole.folder / "model.safetensors").read_bytes()
+
+
+def test_a_guide_is_another_network_than_the_one_it_guides(
+    tmp_path: Path, tiny_data: Data, quick: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first: dict[str, Tensor] = {}
+
+    def note(stage: Lbgat, epoch: int) -> None:
+        first.update({name: value.clone() for name, value in stage.trained.state_dict().items()})
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Lbgat, "before_epoch", note)
+    recipe = quick(method="lbgat", teacher__architecture="resnet18@0.05")
+    with pytest.raises(KeyboardInterrupt):
+        pwoa.pretrain(None, tiny_data, recipe=recipe, folder=tmp_path / "run")
+    convolutions = [name for name, value in first.items() if name.startswith("robust.") and value.dim() == 4]
+    assert convolutions
+    assert not any(torch.equal(first[name], first[name.replace("robust", "guide", 1)]) for name in convolutions)
 
 
 def test_unknown_methods_are_refused(tiny_data: Data, quick: Make) -> None:

@@ -191,11 +191,14 @@ def test_an_optimizer_goes_on_as_it_is_computed_here() -> None:
     weight = nn.Parameter(torch.ones(3))
     before = torch.optim.Adam([weight], 0.5, capturable=True)
     weight.grad = torch.ones(3)
+    before.step()
     state = before.state_dict()
     after = torch.optim.Adam([weight], 0.1, fused=True, weight_decay=0.3)
     resume_optimizer(after, state)
     (group,) = after.param_groups
     assert (group["lr"], group["fused"], group["capturable"]) == (0.1, True, False)
+    assert torch.equal(after.state[weight]["exp_avg"], before.state[weight]["exp_avg"])
+    assert float(after.state[weight]["step"]) == 1
 
 
 def test_a_batch_larger_than_the_data_is_refused(tiny_data: Data, quick: Make) -> None:
@@ -225,22 +228,15 @@ class Dropping(nn.Module):
         return self.model(self.drop(x))
 
 
-class KilledAt(Progress):
-    """Raises after so many steps, as a kill would stop the run there."""
-
-    def __init__(self, steps: int) -> None:
-        self.left = steps
-
-    def advance(self, units: int = 1) -> None:
-        self.left -= units
-        if self.left == 0:
-            raise KeyboardInterrupt
-
-
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])
 @pytest.mark.parametrize("steps", [1, 4, 5, 11, 15])
 def test_a_killed_training_ends_with_the_same_bits(
-    tmp_path: Path, tiny_teacher: nn.Module, tiny_data: Data, quick: Make, steps: int, optimizer: str
+    tmp_path: Path,
+    tiny_data: Data,
+    quick: Make,
+    killed: Callable[[int], Progress],
+    steps: int,
+    optimizer: str,
 ) -> None:
     recipe = quick(training__optimizer=optimizer)
 
@@ -254,7 +250,7 @@ def test_a_killed_training_ends_with_the_same_bits(
 
     whole = train(tmp_path / "whole", Progress())
     with pytest.raises(KeyboardInterrupt):
-        train(tmp_path / "killed", KilledAt(steps))
+        train(tmp_path / "killed", killed(steps))
     resumed = train(tmp_path / "killed", Progress())
     assert all(torch.equal(resumed[name], whole[name]) for name in whole)
     lines, expected = Run(tmp_path / "killed").metrics(), Run(tmp_path / "whole").metrics()

@@ -41,6 +41,9 @@ def test_a_group_is_normalised_like_a_batch_of_its_own(settings: dict[str, Any])
     with grouped(model, Plan(4)):
         found = model(x)
     assert torch.allclose(found, expected, atol=1e-5)
+    expected = copy.deepcopy(model).eval()(x)
+    with grouped(model.eval(), Plan(4)):
+        assert torch.allclose(model(x), expected)
 
 
 def test_one_group_is_plain_batch_normalisation() -> None:
