@@ -189,10 +189,11 @@ def test_a_loss_that_is_not_finite_stops_the_run(
 
 def test_an_optimizer_goes_on_as_it_is_computed_here() -> None:
     weight = nn.Parameter(torch.ones(3))
-    before = torch.optim.Adam([weight], 0.5, capturable=True)
+    before = torch.optim.Adam([weight], 0.5)
     weight.grad = torch.ones(3)
     before.step()
     state = before.state_dict()
+    state["param_groups"][0]["capturable"] = True  # as on a GPU
     after = torch.optim.Adam([weight], 0.1, fused=True, weight_decay=0.3)
     resume_optimizer(after, state)
     (group,) = after.param_groups
