@@ -335,6 +335,9 @@ class Bad:
         (None, {"objective.balance": "auto", "objective.distillation": 0.0}, "needs the distillation term"),
         (None, {"evaluation.attacks": ["pgd"]}, "unknown attack 'pgd'"),
         (None, {"evaluation.attacks": []}, "no attack is named; give natural"),
+        (None, {"evaluation.attacks": ["transfer"]}, "a run has no surrogate for the attack transfer"),
+        (None, {"training.batch": 60, "training.group": 16}, "a batch of 60 cannot be cut in groups of 16"),
+        (None, ["sparsity.rate=4"], r"settings must be as \{'training.seed': 1\}"),
         (None, {"method": "trades"}, "trades trains a robust model from scratch: use pwoa pretrain"),
         (None, {"training.mix": 0.03}, "training.mix = 0.03 of a batch of 16 is less than one example"),
     ],
@@ -345,7 +348,7 @@ def test_bad_input_is_one_line_and_leaves_nothing(
     tiny_data: Data,
     quick: Make,
     spoil: Callable[[nn.Module], nn.Module] | None,
-    settings: dict[str, Any],
+    settings: Any,
     message: str,
 ) -> None:
     teacher = spoil(tiny_teacher) if spoil else tiny_teacher
@@ -367,6 +370,8 @@ def test_force_prunes_a_teacher_that_is_not_robust(
 def test_a_class_is_not_a_model(tiny_data: Data) -> None:
     with pytest.raises(InputError, match=r"must be an nn\.Module"):
         prune(Softmax, tiny_data)  # type: ignore[arg-type]
+    with pytest.raises(InputError, match=r"must be an nn\.Module"):
+        pretrain("lenet", tiny_data)  # type: ignore[arg-type]
     with pytest.raises(InputError, match="give a network"):
         pwoa.load_model(Softmax, "embedded", tiny_data)  # type: ignore[arg-type]
 

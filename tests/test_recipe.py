@@ -11,7 +11,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from pwoa.errors import InputError
-from pwoa.recipe import Recipe, flat, load_recipe, presets, recipe_for, to_toml
+from pwoa.recipe import Recipe, Threat, flat, load_recipe, presets, recipe_for, to_toml
 
 few = settings(deadline=None, max_examples=50)
 
@@ -196,6 +196,8 @@ def test_the_recipe_for_a_data_set(data: str, preset: str | None) -> None:
         ("[training]\nbatch = 1", r"training\.batch = 1; allowed: at least 2"),
         ("[teacher]\nminimum = 101", r"teacher\.minimum = 101\.0; allowed: from 0 to 100"),
         ("[threat]\nnorm = 'l1'", r"threat\.norm = 'l1'; allowed: linf, l2"),
+        ("[sparsity]\nrate = 1" + 400 * "0", r"sparsity\.rate is too large; allowed: whole numbers up to 9"),
+        ("[training]\nseed = 9223372036854775808", r"training\.seed is too large"),
         ("[objective]\nhsic = 'normal'", r"objective\.hsic = 'normal'; allowed: normalised, plain"),
     ],
 )
@@ -220,10 +222,18 @@ def test_numbers_must_be_finite(key: str, value: Any) -> None:
         Recipe().with_settings({key: value})
 
 
-@pytest.mark.parametrize("text", ["[sparsity\nrate = 4", "rate: 4", "[a]\n[a]", b"\xff\xfe\x00r", b"name = '\xe9'"])
+@pytest.mark.parametrize(
+    "text", ["[sparsity\nrate = 4", "rate: 4", "[a]\n[a]", b"\xff\xfe\x00r", b"name = '\xe9'", b"a = " + b"9" * 5000]
+)
 def test_a_broken_file_is_named(tmp_path: Path, text: str | bytes) -> None:
     with pytest.raises(InputError, match=r"recipe\.toml: not valid TOML"):
         read(tmp_path, text)
+
+
+@pytest.mark.parametrize("given", [("l3", 0.1, 0.1), ("linf", "0.1", 0.1), ("linf", 0.1, None), ("l2", -1, 0.1)])
+def test_a_threat_is_checked_wherever_it_is_made(given: Any) -> None:
+    with pytest.raises(InputError, match=r"threat\.\w+ = .*; allowed: "):
+        Threat(*given)
 
 
 @pytest.mark.parametrize(

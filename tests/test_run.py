@@ -220,10 +220,10 @@ def test_a_folder_without_a_teacher_is_no_run(run: Run, quick: Make) -> None:
         run.check(quick(), OURS)
 
 
-@pytest.mark.parametrize("text", ["", "{", "[1,"])
-def test_damaged_files_are_named_in_one_line(run: Run, quick: Make, text: str) -> None:
+@pytest.mark.parametrize("content", [b" \n", b"{", b"[1,", b"\xff\xfe", b"{}", b"[]", b"3", b"null"])
+def test_damaged_files_are_named_in_one_line(run: Run, quick: Make, content: bytes) -> None:
     for name in ("teacher.json", "metrics.jsonl"):
-        (run.path / name).write_text(text or " \n")
+        (run.path / name).write_bytes(content)
     with pytest.raises(InputError, match=r"teacher.json is damaged \(.*\); choose another folder for the run"):
         run.check(quick(), OURS)
     with pytest.raises(InputError, match=r"metrics.jsonl is damaged \("):
@@ -237,6 +237,21 @@ def test_a_damaged_checkpoint_is_named_in_one_line(run: Run, content: bytes) -> 
     with pytest.raises(InputError, match=r"state.pt is damaged \(.*\); delete it, and the run begins anew") as caught:
         run.load_checkpoint()
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("content", [{}, [1], torch.zeros(2), {"weight": torch.zeros(2)}])
+def test_a_checkpoint_of_something_else_is_named_in_one_line(run: Run, content: Any) -> None:
+    run.save_checkpoint({"lines": 0})
+    torch.save(content, run.path / "checkpoint" / "state.pt")
+    with pytest.raises(InputError, match=r"state.pt is damaged \(it is no state of a run\); delete it"):
+        run.load_checkpoint()
+
+
+@pytest.mark.parametrize("known", ["pruned", "accuracy"])
+def test_a_result_that_lacks_something_is_named_in_one_line(run: Run, known: str) -> None:
+    run.write_json("result.json", {known: {"natural": 1.0}, "method": "pwoa"})
+    with pytest.raises(InputError, match=r"result.json is damaged: it has no \w+; run it anew elsewhere"):
+        run.result()
 
 
 @pytest.mark.parametrize("lines", [0, 4])

@@ -181,6 +181,10 @@ def test_hbar_is_trained_by_the_objective(tmp_path: Path) -> None:
         ("[grid]\ndata.name = ['a b', 'a_b']\n", "two runs would have the folder name=a_b"),
         ("[grid\n", "not valid TOML"),
         ("recipe = 'mnits'", "did you mean 'mnist'"),
+        ("recipe = 3", "a recipe is the name of a preset or a TOML file, not 3"),
+        ("[grid]\nrecipe = [['demo']]\n", "a recipe is the name of a preset or a TOML file"),
+        ("set = 3", r"set = 3 is not a table; write \[set\]"),
+        ("[[grid]]\nmethod = ['pwoa']\n", "grid = .* is not a table"),
         ("[set]\nfinetune.epochs = 3\n[grid]\n", "nothing to run; give a recipe, a data set"),
         (
             "set.search.epochs = 3\ngrid.search.epochs = [4]\n",

@@ -11,6 +11,8 @@ import torch
 from pwoa.errors import InputError, first_line
 from pwoa.words import counted
 
+_KINDS = ("cpu", "cuda")
+
 
 def choose_device(name: str) -> torch.device:
     """The named device; `auto` is the GPU if there is one."""
@@ -18,11 +20,12 @@ def choose_device(name: str) -> torch.device:
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
         device = torch.device(name)
-        torch.empty(1, device=device)
-    except (RuntimeError, AssertionError) as error:
+        if device.type in _KINDS:
+            torch.empty(1, device=device)
+    except (RuntimeError, AssertionError, TypeError) as error:
         raise InputError(f"device {name!r} cannot be used: {first_line(error)}") from None
-    if device.type not in ("cpu", "cuda"):
-        raise InputError(f"device {name!r} cannot be used: only cpu and cuda can")
+    if device.type not in _KINDS:
+        raise InputError(f"device {name!r} cannot be used: only {' and '.join(_KINDS)} can")
     return device
 
 

@@ -31,7 +31,7 @@ from pwoa.training import Engine, Material
 from pwoa.training.probes import hsic_plane
 from pwoa.training.processes import Processes
 from pwoa.words import counted
-from pwoa.work import Result, Work, lay_out, prepared
+from pwoa.work import Result, Work, check_network, lay_out, merged, prepared
 
 
 def prune(
@@ -59,10 +59,8 @@ def prune(
     teacher_scores: the teacher's accuracy by attack, if it was measured before by the same recipe.
     """
     progress = progress or Progress()
-    if teacher is not None and not isinstance(teacher, nn.Module):
-        raise InputError(f"the teacher must be an nn.Module, not {teacher!r}")
-    given = {"sparsity.rate": rate, "method": method}
-    changes = dict(settings or {}) | {key: value for key, value in given.items() if value is not None}
+    check_network(teacher, "teacher")
+    changes = merged(settings, {"sparsity.rate": rate, "method": method})
     pruning = _prepare(teacher, data, recipe, progress, changes)
     pruning.force, pruning.teacher_scores = force, teacher_scores
     return pruning.carry_out(folder, progress)
@@ -98,6 +96,8 @@ class _Pruning(Work):
         student = self.student
         lay_out(student, torch.channels_last)
         method = find_method(recipe.method)(student, self.teacher, material, recipe)
+        probe = hsic_plane(student, material, recipe.objective.points, recipe.objective.hsic == "normalised")
+        engine = Engine(student, method.stages, material, recipe.training, run, progress, probe, processes)
         if processes.by_first(lambda: run.started):
             progress.say("resuming")
         else:
@@ -106,8 +106,6 @@ class _Pruning(Work):
             progress.say(f"teacher on {counted(checked['images'], 'validation image')}: {robust}")
             if processes.first:
                 run.begin(recipe, {**self.identity, **checked})
-        probe = hsic_plane(student, material, recipe.objective.points, recipe.objective.hsic == "normalised")
-        engine = Engine(student, method.stages, material, recipe.training, run, progress, probe, processes)
         with ExitStack() as guard:
             if method.example_free:
                 guard.enter_context(example_free(student, self.teacher))

@@ -22,7 +22,7 @@ from pwoa.run import Run, describe_model, load_run
 from pwoa.training import Engine, Material
 from pwoa.training.processes import Processes
 from pwoa.words import counted
-from pwoa.work import Result, Work, lay_out, prepared
+from pwoa.work import Result, Work, check_network, lay_out, merged, prepared
 
 
 def pretrain(
@@ -43,7 +43,8 @@ def pretrain(
     folder: where the run lives; the same folder again resumes it. None chooses one under runs/.
     """
     progress = progress or Progress()
-    changes = dict(settings or {}) | ({} if method is None else {"method": method})
+    check_network(model, "model")
+    changes = merged(settings, {"method": method})
     return _prepare(model, data, recipe, changes, progress).carry_out(folder, progress)
 
 
@@ -73,11 +74,11 @@ class _Pretraining(Work):
             torch.manual_seed(recipe.training.seed + 1)  # a guide is not the network that it guides
             stage = find_pretraining(recipe.method)(model, self.material, recipe)
         lay_out(stage.trained, torch.channels_last)
+        engine = Engine(stage.trained, [stage], self.material, recipe.training, run, progress, processes=processes)
         if processes.by_first(lambda: run.started):
             progress.say("resuming")
         elif processes.first:
             run.begin(recipe, self.identity)
-        engine = Engine(stage.trained, [stage], self.material, recipe.training, run, progress, processes=processes)
         engine.train()
         model.eval()
         lay_out(model, torch.contiguous_format)

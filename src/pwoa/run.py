@@ -30,6 +30,11 @@ from pwoa.recipe import Recipe, recorded_recipe, to_toml, told
 
 BEGINNING = {"teacher.json", ".teacher.json.part", ".recipe.toml.part", LOCK}
 
+_OF_ANY = {"method", "example_free", "images", "seed", "device", "training_seconds"}
+_OF_PRUNING = {"teacher", "pruned", "rate", "sparsity"}
+_OF_TRAINING = {"accuracy", "architecture"}
+"""What is said in result.json: of any run, of one that pruned, and of one that trained from scratch."""
+
 
 class Run:
     """One run folder. Opening it creates nothing; `begin` does, once everything given has been checked."""
@@ -91,8 +96,16 @@ class Run:
     def write_json(self, name: str, value: Any) -> None:
         self.write_text(name, as_json(value))
 
-    def read_json(self, name: str) -> Any:
-        return _parsed((self.path / name).read_text(encoding="utf-8"), self.path / name)
+    def read_json(self, name: str) -> dict[str, Any]:
+        return _parsed((self.path / name).read_bytes(), self.path / name)
+
+    def result(self) -> dict[str, Any]:
+        """What result.json says, which is all that a finished run writes there."""
+        found = self.read_json("result.json")
+        kind = _OF_PRUNING if "pruned" in found else _OF_TRAINING
+        if lost := (_OF_ANY | kind) - found.keys():
+            raise InputError(f"{self.path / 'result.json'} is damaged: it has no {min(lost)}; run it anew elsewhere")
+        return found
 
     def log(self, line: Mapping[str, Any]) -> None:
         """Append a line to metrics.jsonl."""
@@ -102,7 +115,7 @@ class Run:
     def metrics(self) -> list[dict[str, Any]]:
         """The lines of metrics.jsonl."""
         path = self.path / "metrics.jsonl"
-        lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+        lines = path.read_bytes().splitlines() if path.exists() else []
         return [_parsed(line, path) for line in lines]
 
     def save_checkpoint(self, state: Mapping[str, Any]) -> None:
@@ -118,6 +131,8 @@ class Run:
         if path.exists():
             try:
                 state = torch.load(path, map_location="cpu", weights_only=True)
+                if not isinstance(state, dict) or "lines" not in state:
+                    raise RuntimeError("it is no state of a run")
             except (RuntimeError, EOFError, OSError, pickle.UnpicklingError) as error:
                 raise InputError(
                     f"{path} is damaged ({first_line(error)}); delete it, and the run begins anew"
@@ -140,9 +155,12 @@ class Run:
         shutil.rmtree(self.path / "checkpoint", ignore_errors=True)
 
 
-def _parsed(text: str, path: Path) -> Any:
+def _parsed(text: bytes, path: Path) -> dict[str, Any]:
     try:
-        return json.loads(text)
+        value = json.loads(text)
+        if not isinstance(value, dict) or not value:
+            raise ValueError(f"it says {value!r}")
+        return value
     except ValueError as error:
         raise InputError(f"{path} is damaged ({first_line(error)}); choose another folder for the run") from None
 

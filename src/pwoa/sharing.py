@@ -102,7 +102,7 @@ def _of_run(source: Result | Run | str | Path) -> _Shared:
         state = "has not finished yet; start it again to resume" if run.started else "is not a run folder"
         raise InputError(f"{run.path} {state}")
     about, tensors = read_folder(run.path, str(run.path))
-    return _packed(about, tensors, run.read_json("result.json"), recorded_recipe(run.path))
+    return _packed(about, tensors, run.result(), recorded_recipe(run.path))
 
 
 def _of_model(model: nn.Module) -> _Shared:

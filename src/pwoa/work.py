@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from types import NoneType
 from typing import Any
 
 import torch
@@ -15,7 +16,9 @@ from torch import nn
 
 from pwoa.data import Data, Images, load_data
 from pwoa.devices import choose_device
+from pwoa.errors import InputError
 from pwoa.evaluation import Scores, parse_attacks, robustness, work
+from pwoa.evaluation.robustness import TRANSFER
 from pwoa.methods import METHODS
 from pwoa.progress import Progress
 from pwoa.recipe import AUTO, Recipe, recorded_recipe
@@ -71,7 +74,7 @@ class Work(ABC):
                 self.recipe = self.recipe.with_settings({"training.mode": mode})
                 if processes.by_first(lambda: run.finished):
                     progress.say(f"{run.path} is finished, nothing is left to do")
-                    return Result(self.done_before(run), run.path, run.read_json("result.json"), run.metrics())
+                    return Result(self.done_before(run), run.path, run.result(), run.metrics())
                 progress.say(self.announcement(run, processes))
                 with _resumable(run, progress):
                     model, training = self.train(run, progress, processes)
@@ -123,12 +126,29 @@ def prepared(
         changes["data.name"] = loaded.name
     recipe = choose(loaded).with_settings(changes)
     known(recipe.method)
-    parse_attacks(recipe.evaluation.attacks)
+    if TRANSFER in parse_attacks(recipe.evaluation.attacks):
+        raise InputError(
+            f"a run has no surrogate for the attack {TRANSFER}: leave it out of evaluation.attacks, and give the "
+            "surrogate to pwoa evaluate afterwards"
+        )
     if loaded is None:
         loaded = load_data(recipe.data.name, folder=recipe.data.folder or None, progress=progress.reach)
     progress.close()
     device = choose_device(own_device(recipe.training.device))
     return recipe.for_images(len(loaded.train)), loaded.to(device), device
+
+
+def merged(settings: Mapping[str, Any] | None, given: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings, and those that were given by a name of their own, if they were."""
+    if not isinstance(settings, (Mapping, NoneType)):
+        raise InputError(f"settings must be as {{'training.seed': 1}}, not {settings!r}")
+    return dict(settings or {}) | {key: value for key, value in given.items() if value is not None}
+
+
+def check_network(network: Any, role: str) -> None:
+    """Refuse what is given in the place of a network and is none."""
+    if not isinstance(network, (nn.Module, NoneType)):
+        raise InputError(f"the {role} must be an nn.Module, not {network!r}")
 
 
 def lay_out(model: nn.Module, form: torch.memory_format) -> None:

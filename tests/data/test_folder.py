@@ -76,6 +76,10 @@ def cut_short(root: Path) -> None:
     (root / "train" / "cat" / "9.png").write_bytes(content[:-40])
 
 
+def too_large(root: Path) -> None:
+    Image.new("1", (20_000, 20_000)).save(root / "train" / "cat" / "9.png")
+
+
 def empty_class(root: Path) -> None:
     (root / "train" / "bee").mkdir()
 
@@ -100,6 +104,7 @@ def no_classes(root: Path) -> None:
         (sixteen_bits, "9.png has pixels of mode I;16"),
         (not_an_image, "9.png is not a readable image"),
         (cut_short, "9.png cannot be decoded"),
+        (too_large, "9.png is not a readable image: .* exceeds limit"),
         (empty_class, "bee holds no image"),
         (new_class, "bee is a class that train does not have: it has ant, cat, dog"),
         (no_test, "pets has no folder test: .* give its name and folder="),
@@ -124,5 +129,9 @@ def test_paths_that_are_no_folder(root: Path) -> None:
         load_data(root / "test" / "cat" / "0.png")
     with pytest.raises(InputError, match="there is no data set and no folder"):
         load_data(root / "nowhere")
+    with pytest.raises(InputError, match="'~nobody-of-that-name' is not the path of a folder"):
+        load_data("mnist", folder="~nobody-of-that-name")
+    with pytest.raises(InputError, match="'3' is not the path of a folder"):
+        load_data("mnist", folder=3)  # type: ignore[arg-type]
     with pytest.raises(InputError, match="mnist is not a folder: to load the data set of that name"):
         load_data(Path("mnist"))

@@ -700,6 +700,17 @@ def test_one_whose_logits_cannot_be_told_is_refused(others: Callable[[Tensor], A
         ({"device": "abacus"}, "device 'abacus' cannot be used"),
         ({"model": "resnet18"}, "the model must be an nn.Module, not a str"),
         ({"data": 3}, "cannot load data from a int"),
+        ({"surrogate": "resnet18"}, "the surrogate must be an nn.Module, not a str"),
+        ({"threat": "linf"}, "the threat must be as pwoa.Threat"),
+        ({"attacks": 20}, "attacks = 20; give names"),
+        ({"attacks": ["natural", 20]}, "attacks = .*; give names"),
+        ({"radii": 0.1}, "radii = 0.1; give a list of numbers"),
+        ({"radii": "0.1"}, "radii = '0.1'; give a list of numbers"),
+        ({"images": 2.5}, "images = 2.5; give a whole number"),
+        ({"batch": "all"}, "batch = 'all'; give a whole number"),
+        ({"seed": None}, "seed = None; give a whole number"),
+        ({"seed": 2**64}, "give a whole number up to 9223372036854775807"),
+        ({"device": None}, "device None cannot be used"),
     ],
 )
 def test_what_is_wrong_is_said_before_a_folder_is_made(tmp_path: Path, options: dict[str, Any], message: str) -> None:

@@ -222,8 +222,9 @@ def test_a_whole_model_is_refused_with_the_way_out(tmp_path: Path) -> None:
         ({"epoch": 3, "lr": 0.1, "best": 4, "seed": 0}, "the keys epoch, lr, best and 1 more"),
         ({"state_dict": {}}, "found nothing"),
         ({0: torch.zeros(3), 1: torch.ones(3)}, "holds no state dict"),
+        ({"a": torch.eye(3).to_sparse()}, r"has sparse, quantised or empty tensors \(a\)"),
+        ({"a": torch.eye(3, device="meta")}, r"has sparse, quantised or empty tensors \(a\)"),
     ],
-    ids=["list", "tensor", "empty", "other things", "empty container", "numbers for names"],
 )
 def test_a_file_without_a_state_dict(tmp_path: Path, content: Any, found: str) -> None:
     with pytest.raises(InputError, match=found):
@@ -262,6 +263,7 @@ WITHOUT = {key: value for key, value in STATE.items() if key != "3.bias"}
         (WITHOUT, r"a\.pt does not fit Sequential: missing 3\.bias$"),
         (STATE | {"4.bias": torch.zeros(1)}, r"does not fit Sequential: unexpected 4\.bias$"),
         (STATE | {"3.weight": torch.zeros(10, 8)}, r"3\.weight is 10×8, the model wants 3×8"),
+        (STATE | {"3.weight": torch.ones(3, 8).char()}, r"3\.weight is of torch\.int8, the model wants floats"),
         (WITHOUT | {"fc.bias": torch.zeros(3)}, r"missing 3\.bias; unexpected fc\.bias"),
         (
             {"conv.weight": torch.zeros(1)},
@@ -273,7 +275,7 @@ WITHOUT = {key: value for key, value in STATE.items() if key != "3.bias"}
         ),
         (STATE | {"1.running_var": torch.tensor([1, float("inf")])}, r"infinite weights in 1\.running_var"),
     ],
-    ids=["missing", "unexpected", "shape", "both", "another architecture", "nan", "inf"],
+    ids=["missing", "unexpected", "shape", "integers", "both", "another architecture", "nan", "inf"],
 )
 def test_weights_that_do_not_fit_are_refused_and_the_model_is_untouched(state: dict[str, Tensor], message: str) -> None:
     model = network()
@@ -306,6 +308,21 @@ def test_load_model_checks_the_model_on_the_data(tmp_path: Path) -> None:
         load_model(network(), path, images(channels=3))
     with pytest.raises(InputError, match=r"a\.pt does not fit LeNet: missing conv1\.weight"):
         load_model("lenet", path, images())
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"checkpoint": STATE}, "a checkpoint is the path of a file or a folder, not a OrderedDict"),
+        ({"data": "mnist-mini"}, "the data must be what pwoa.load_data gives, not 'mnist-mini'"),
+        ({"mean": 0.5, "std": 0.5}, "the mean must be numbers, one a channel, not 0.5"),
+        ({"mean": ["a"], "std": [1.0]}, r"the mean must be numbers, one a channel, not \['a'\]"),
+    ],
+)
+def test_load_model_says_what_it_cannot_take(tmp_path: Path, given: dict[str, Any], message: str) -> None:
+    usual = {"architecture": network(), "checkpoint": saved(tmp_path / "a.pt", STATE), "data": images()}
+    with pytest.raises(InputError, match=message):
+        load_model(**(usual | given))
 
 
 def test_the_fingerprint_is_that_of_all_weights_and_buffers() -> None:

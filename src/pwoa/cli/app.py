@@ -55,7 +55,7 @@ DeviceOption = Annotated[str, typer.Option("--device", help="auto, cpu, cuda, cu
 
 
 def friendly(verb: Callable[P, T]) -> Callable[P, T]:
-    """A user's mistake is one line and exit code 2; Ctrl-C is exit code 130."""
+    """A user's mistake, or a path that the system refuses, is one line and exit code 2; Ctrl-C is exit code 130."""
 
     @functools.wraps(verb)
     def wrapped(*args: P.args, **kwargs: P.kwargs) -> T:
@@ -63,6 +63,11 @@ def friendly(verb: Callable[P, T]) -> Callable[P, T]:
             return verb(*args, **kwargs)
         except InputError as error:
             print(f"error: {error}", file=sys.stderr)
+            raise typer.Exit(2) from None
+        except OSError as error:
+            if error.filename is None:
+                raise
+            print(f"error: cannot use {error.filename}: {error.strerror}", file=sys.stderr)
             raise typer.Exit(2) from None
         except ProcessDied as error:
             print(f"error: {error}", file=sys.stderr)

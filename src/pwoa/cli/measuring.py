@@ -75,6 +75,8 @@ def evaluate(
     plan = plan.with_settings(settings or [])
     if plan.data.name == "custom" and data is None:
         raise InputError(f"{model} was made from data given in Python; give --data, or use pwoa.evaluate there")
+    if surrogate_arch is not None and surrogate is None:
+        raise InputError("--surrogate-arch goes with --surrogate MODEL")
     if radius is not None:
         plan = plan.with_settings([f"threat.radius={radius}"])
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from pwoa.data.images import Data, Images
 from pwoa.data.pillow import pillow_image
-from pwoa.errors import InputError
+from pwoa.errors import InputError, first_line
 
 SUFFIXES = (".png", ".jpg", ".jpeg")
 GREY = ("1", "L", "LA")
@@ -93,13 +93,14 @@ def _decode(path: Path, mode: str) -> Tensor:
     with _open(path) as image:
         try:
             pixels = np.array(image.convert(mode))
-        except (OSError, SyntaxError) as error:
-            raise InputError(f"{path} cannot be decoded: {error}") from None
+        except Exception as error:  # Pillow raises anything on a damaged file
+            raise InputError(f"{path} cannot be decoded: {first_line(error)}") from None
     return torch.from_numpy(pixels if mode == "RGB" else pixels[..., None]).permute(2, 0, 1)
 
 
 def _open(path: Path) -> Any:
+    library = pillow_image()
     try:
-        return pillow_image().open(path)
-    except (OSError, SyntaxError):
-        raise InputError(f"{path} is not a readable image") from None
+        return library.open(path)
+    except Exception as error:  # Pillow raises anything on a damaged file
+        raise InputError(f"{path} is not a readable image: {first_line(error)}") from None

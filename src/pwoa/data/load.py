@@ -11,7 +11,7 @@ from pwoa.data.download import Progress
 from pwoa.data.folder import from_folder
 from pwoa.data.images import Data
 from pwoa.data.sources import find, load
-from pwoa.errors import InputError
+from pwoa.errors import InputError, first_line
 
 Source = Data | str | Path | tuple[Any, Any]
 
@@ -25,16 +25,23 @@ def load_data(source: Source, *, folder: str | Path | None = None, progress: Pro
     `progress(file, bytes_done, bytes_total)` is called during a download.
     """
     if isinstance(source, str) and source in DATASETS:
-        return load(DATASETS[source], Path(folder).expanduser() if folder is not None else None, progress)
+        return load(DATASETS[source], _expanded(folder) if folder is not None else None, progress)
     if folder is not None:
         raise InputError(f"folder={str(folder)!r} goes with the name of a data set: {', '.join(DATASETS)}")
     if isinstance(source, Data):
         return source
     if isinstance(source, (str, Path)):
-        return _from_path(Path(source).expanduser())
+        return _from_path(_expanded(source))
     if isinstance(source, (tuple, list)) and len(source) == 2:
         return from_pair(*source)
     raise InputError(f"cannot load data from a {type(source).__name__}: give a name, a folder, or a pair; {FORM}")
+
+
+def _expanded(path: str | Path) -> Path:
+    try:
+        return Path(path).expanduser()
+    except (RuntimeError, TypeError) as error:  # ~ of nobody; no path at all
+        raise InputError(f"{str(path)!r} is not the path of a folder: {first_line(error)}") from None
 
 
 def _from_path(path: Path) -> Data:

@@ -6,9 +6,11 @@ import copy
 import dataclasses
 import hashlib
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import nullcontext
+from numbers import Integral, Real
 from pathlib import Path
+from types import NoneType
 from typing import Any
 
 import torch
@@ -36,6 +38,7 @@ from pwoa.models import architecture_name, as_logits, check_model, evaluating, f
 from pwoa.models.onnx import OnnxModel
 from pwoa.progress import Progress
 from pwoa.recipe import Threat, recipe_for
+from pwoa.recipe.settings import LARGEST
 
 
 def evaluate(
@@ -71,6 +74,7 @@ def evaluate(
     folder: where result.json and the verdicts are kept; the same folder again resumes what was broken off.
     """
     progress = progress or Progress()
+    _check_numbers(radii, images=images or 0, batch=batch, seed=seed)
     subject = _Subject.of(model, data, attacks, threat, images, device, precision, surrogate)
     if batch < 1:
         raise InputError(f"batch = {batch}; give a number of 1 or more")
@@ -132,8 +136,11 @@ class _Subject:
     ) -> _Subject:
         if precision not in PRECISIONS:
             raise InputError(f"precision = {precision!r}; allowed: {', '.join(PRECISIONS)}")
-        if not isinstance(model, nn.Module):
-            raise InputError(f"the model must be an nn.Module, not a {type(model).__name__}")
+        for role, network in (("model", model), ("surrogate", surrogate)):
+            if not isinstance(network, nn.Module) and not (network is None and role == "surrogate"):
+                raise InputError(f"the {role} must be an nn.Module, not a {type(network).__name__}")
+        if not isinstance(threat, (Threat, NoneType)):
+            raise InputError(f"the threat must be as pwoa.Threat('linf', 0.3, 0.01), not {threat!r}")
         chosen = _possible(parse_attacks(attacks), attacks, model, surrogate)
         loaded = load_data(data)
         where = choose_device(device)
@@ -247,6 +254,14 @@ class _Subject:
             accuracy = {name: [point[name] for point in scores.curve] for name in scores.right}
             found += check_curve([point.threat.radius for point in scores.curve], accuracy, scores.images)
         return found
+
+
+def _check_numbers(radii: Any, **whole: Any) -> None:
+    if not isinstance(radii, Iterable) or not all(isinstance(radius, Real) for radius in radii):
+        raise InputError(f"radii = {radii!r}; give a list of numbers, as [0.1, 0.2]")
+    for name, value in whole.items():
+        if not isinstance(value, Integral) or abs(int(value)) > LARGEST:
+            raise InputError(f"{name} = {value!r}; give a whole number up to {LARGEST}")
 
 
 def identity(model: nn.Module) -> str:

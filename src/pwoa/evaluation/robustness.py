@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 
@@ -54,7 +54,9 @@ class Measurement:
 
 def parse_attacks(names: str | Sequence[str]) -> tuple[str, ...]:
     """Attack names from a list or `a,b,c`; `standard` stands for the paper's set. Unknown ones are an error."""
-    given = [name.strip() for name in names.split(",")] if isinstance(names, str) else list(names)
+    given = [name.strip() for name in names.split(",")] if isinstance(names, str) else names
+    if not isinstance(given, Iterable) or not all(isinstance(name, str) for name in given):
+        raise InputError(f"attacks = {names!r}; give names, as natural,pgd20")
     chosen: list[str] = []
     for name in given:
         if name not in ("standard", "natural", "fgsm", *_ENSEMBLES) and _family(name) is None:

@@ -74,6 +74,8 @@ def load_model(
     """
     if not isinstance(architecture, (str, nn.Module, NoneType)):
         raise InputError(f"give a network or the name of an architecture, not {architecture!r}")
+    if not isinstance(data, Data):
+        raise InputError(f"the data must be what pwoa.load_data gives, not {data!r}")
     channels = data.train.pixels.shape[1]
     given = normalisation(mean, std, channels)
     opened = open_checkpoint(checkpoint)

@@ -41,6 +41,8 @@ def open_checkpoint(path: str | Path) -> Opened:
     if str(path) == "embedded":
         file = resources.files("pwoa") / "models" / "embedded" / "lenet-mnist-linf-0.3.safetensors"
         return Opened(load_safetensors(file.read_bytes()), "", {}, ())
+    if not isinstance(path, (str, Path)):
+        raise InputError(f"a checkpoint is the path of a file or a folder, not a {type(path).__name__}")
     if holds_model(path):
         return Opened(read_folder(find_folder(path), str(path)).tensors, "", {}, ())
     path = Path(path)
@@ -61,6 +63,8 @@ def open_checkpoint(path: str | Path) -> Opened:
         numbers |= {key: float(value) for key, value in content.items() if _is_number(value)}
         remarks += _rivals(content, name)
         content = content[name]
+    if odd := [key for key, value in content.items() if _is_odd(value)]:
+        raise InputError(f"{path} has sparse, quantised or empty tensors ({some(odd)}); save dense tensors of floats")
     return Opened(dict(content), ".".join(names), numbers, tuple(remarks))
 
 
@@ -103,6 +107,9 @@ def misfit(model: nn.Module, state: Mapping[str, Tensor]) -> str:
     for key in own:
         if key in state and own[key].shape != state[key].shape:
             problems.append(f"{key} is {_shape(state[key])}, the model wants {_shape(own[key])}")
+            break
+        if key in state and own[key].is_floating_point() and not state[key].is_floating_point():
+            problems.append(f"{key} is of {state[key].dtype}, the model wants floats")
             break
     return "; ".join(problems)
 
@@ -154,6 +161,10 @@ def _is_state(content: Any) -> bool:
         and len(content) > 0
         and all(isinstance(key, str) and isinstance(value, Tensor) for key, value in content.items())
     )
+
+
+def _is_odd(value: Tensor) -> bool:
+    return value.layout != torch.strided or value.is_quantized or value.is_meta
 
 
 def _is_container(value: Any) -> bool:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Sequence, Sized
+from numbers import Real
 from typing import NamedTuple
 
 import torch
@@ -83,6 +84,8 @@ def normalisation(mean: Sequence[float] | None, std: Sequence[float] | None, cha
     if not mean or not std:
         raise InputError(f"a normalisation needs both: the {'std' if mean else 'mean'} is missing")
     for name, values in (("mean", mean), ("std", std)):
+        if not isinstance(values, Sized) or not all(isinstance(value, Real) for value in values):
+            raise InputError(f"the {name} must be numbers, one a channel, not {values!r}")
         if len(values) != channels:
             raise InputError(f"the {name} has length {len(values)}; give one number a channel, {channels} in all")
         if not all(math.isfinite(value) for value in values):

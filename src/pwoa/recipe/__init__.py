@@ -72,6 +72,8 @@ def load_recipe(source: str | Path | Recipe | None = None) -> Recipe:
         return Recipe()
     if isinstance(source, Recipe):
         return source
+    if not isinstance(source, (str, Path)):
+        raise InputError(f"a recipe is the name of a preset or a TOML file, not {source!r}")
     if str(source) in presets():
         text = (resources.files("pwoa") / "presets" / f"{source}.toml").read_text(encoding="utf-8")
     elif Path(source).is_file():
@@ -82,7 +84,7 @@ def load_recipe(source: str | Path | Recipe | None = None) -> Recipe:
         )
     try:
         tree = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+    except ValueError as error:  # tomllib's own, or Python's of a number with thousands of digits
         raise InputError(f"{source}: not valid TOML: {error}") from None
     recipe: Recipe = replace(Recipe(), tree, where=str(source), prefix="")
     return recipe

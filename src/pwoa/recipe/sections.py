@@ -6,6 +6,7 @@ import dataclasses
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from numbers import Real
 from typing import Any
 
 from pwoa.errors import InputError
@@ -62,10 +63,13 @@ class Threat:
 
     def __post_init__(self) -> None:
         # Past these bounds the ball holds every image: 1 in linf; 1000 in l2 (as 1000×1000 grey pixels, 0 to 1).
-        high = {"linf": 1.0, "l2": 1000.0}.get(self.norm, math.inf)
+        highest = {"linf": 1.0, "l2": 1000.0}
+        if self.norm not in highest:
+            raise InputError(f"threat.norm = {self.norm!r}; allowed: {', '.join(highest)}")
+        high = highest[self.norm]
         for name, value in (("radius", self.radius), ("step", self.step)):
-            if not 0 <= value <= high:
-                raise InputError(f"threat.{name} = {value}; allowed: from 0 to {high:g} in {self.norm}")
+            if not (isinstance(value, Real) and 0 <= value <= high):
+                raise InputError(f"threat.{name} = {value!r}; allowed: from 0 to {high:g} in {self.norm}")
 
     def in_quarters(self) -> Threat:
         """The attacker whose steps are a quarter of the radius: for training, where there are few steps.

@@ -12,6 +12,9 @@ from typing import Any
 
 from pwoa.errors import InputError, did_you_mean
 
+LARGEST = 2**63 - 1
+"""What 64 bits hold, as the seeds of torch do."""
+
 
 def numbers(text: str, name: str) -> tuple[float, ...]:
     """The numbers in a text such as `0.49,0.48,0.45` or `125/255`; none in an empty one."""
@@ -32,7 +35,7 @@ def parse_setting(text: str) -> tuple[str, Any]:
         raise InputError(f"setting {text!r} is not of the form section.key=value")
     try:
         value = tomllib.loads(f"value = {raw}")["value"]
-    except tomllib.TOMLDecodeError:
+    except ValueError:
         value = raw.strip()  # a bare word, as people type it in a shell
     return path.strip(), value
 
@@ -61,6 +64,8 @@ def replace(target: Any, tree: Mapping[str, Any], where: str, prefix: str) -> An
 
 def _convert(value: Any, kind: Any, path: str, where: str) -> Any:
     """The value as the field's type, or an error that says what was given and what is wanted."""
+    if isinstance(value, int) and abs(value) > LARGEST:
+        raise InputError(f"{where}: {path} is too large; allowed: whole numbers up to {LARGEST}")
     if kind is float and isinstance(value, str):
         try:
             return _number_in(value)

@@ -65,7 +65,7 @@ def _run_rows(run: Run) -> Rows:
         ("data", recipe.data.name),
     ]
     if run.finished:
-        result = run.read_json("result.json")
+        result = run.result()
         own = {"teacher": result.get("teacher"), "pruned": result.get("pruned"), "accuracy": result.get("accuracy")}
         rows += [(f"{name} in %", _accuracies(scores)) for name, scores in own.items() if scores]
         rows.append(("test images", f"{result['images']:,}"))

@@ -143,6 +143,9 @@ def _read(path: str | Path) -> dict[str, Any]:
         raise InputError(f"{path}: not valid TOML: {error}") from None
     if unknown := [key for key in tree if key not in _PARTS]:
         raise InputError(f"{path}: unknown key {unknown[0]!r} ({did_you_mean(unknown[0], _PARTS)})")
+    for part in ("set", "grid"):
+        if not isinstance(tree.get(part, {}), dict):
+            raise InputError(f"{path}: {part} = {tree[part]!r} is not a table; write [{part}], and its settings below")
     return tree
 
 
