@@ -284,7 +284,10 @@ def test_settings_as_a_dict() -> None:
         2 / 255,
         ("a", "b"),
     )
-    assert Recipe().with_settings({"sparsity": {"rate": 3}}).sparsity.rate == 3.0
+    section = {"seed": 1}
+    both = Recipe().with_settings({"training": section, "training.batch": 4, "sparsity.rate": 2, "sparsity": {}})
+    assert (both.training.seed, both.training.batch, both.sparsity.rate) == (1, 4, 2.0)
+    assert section == {"seed": 1}
     assert Recipe().with_settings({}) == Recipe()
     assert Recipe().with_settings(["sparsity.rate=2", "sparsity.rate=3"]).sparsity.rate == 3.0
 

@@ -230,12 +230,11 @@ class Recipe:
         tree: dict[str, Any] = {}
         for path, value in pairs:
             section, dot, key = path.partition(".")
-            if dot:
-                if not isinstance(tree.setdefault(section, {}), dict):
-                    raise InputError(f"settings: {section!r} is a section; give {section}.KEY a value")
-                tree[section][key] = value
-            else:
-                tree[section] = value
+            given = {key: value} if dot else value
+            if not isinstance(given, Mapping):
+                tree[section] = given
+            elif isinstance(before := tree.get(section, {}), Mapping):
+                tree[section] = {**before, **given}
         changed: Recipe = replace(self, tree, where="settings", prefix="")
         return changed
 
