@@ -103,6 +103,8 @@ def test_the_table_of_the_competition_has_a_row_for_a_method_at_a_rate_and_a_mix
         {**teacher, "method": "hydra", "rate": 4.0, "mix": 0.5, "pgd20": 45.5},
         {**teacher, "method": "hydra", "rate": 4.0, "mix": 0.5, "pgd20": 44.5, "square": "paper"},
         {**teacher, "method": "hydra", "rate": 4.0, "mix": 1.0, "pgd20": 43.5, "square": "paper"},
+        {**teacher, "method": "hydra, as before", "rate": 4.0, "mix": 0.5, "pgd20": 42.5},
+        {**teacher, "method": "hydra, as before", "rate": 2.0, "pgd20": 41.5},
         {**teacher, "architecture": "wide"},
     ]
     (tmp_path / "competition.json").write_text(json.dumps(rows))
@@ -114,4 +116,6 @@ def test_the_table_of_the_competition_has_a_row_for_a_method_at_a_rate_and_a_mix
     assert "44.50" not in table  # there is a row with AutoAttack's own Square
     assert "| hydra | 4 | 1 | 4+10 | 90.00 | 43.50 |  | 40.00 † | 1 |\n\n† AutoAttack with `square-paper`" in table
     assert table.count("†") == 2
+    assert "42.50" not in table  # there is a row of the method as it is
+    assert "| hydra, as before | 2 | 0 | 4+10 | 90.00 | 41.50 |" in table
     assert table.index("net on digits, 10,000 test images (AutoAttack: 500), GPU") < table.index("wide on digits")

@@ -144,7 +144,8 @@ def speed_table(path: Path) -> str:
 def competition_table(path: Path) -> str:
     """results/competition.json as Markdown: a table a network, one row a method, rate and mix ratio, over the seeds.
 
-    What was measured with another Square than AutoAttack's, `square-paper`, is shown where there is nothing else.
+    What was measured with another Square than AutoAttack's, `square-paper`, or with a method as it was before (after a
+    comma it says how), is shown where there is nothing else.
     """
     rows = json.loads(path.read_text(encoding="utf-8"))
     head = ["method", "rate", "mix ratio", "epochs", *(attack_name(column) for column in COLUMNS), "seeds"]
@@ -154,8 +155,8 @@ def competition_table(path: Path) -> str:
         for row in rows:
             if (row["dataset"], row["architecture"]) == (dataset, architecture):
                 groups.setdefault(tuple(row.get(key) for key in _ALIKE), []).append(row)
-        replaced = {_line_of(own[0]) for own in groups.values() if own[0].get("square") != "paper"}
-        shown = [own for own in groups.values() if own[0].get("square") != "paper" or _line_of(own[0]) not in replaced]
+        present = {_line_of(own[0]) for own in groups.values() if not _of_before(own[0])}
+        shown = [own for own in groups.values() if not _of_before(own[0]) or _line_of(own[0]) not in present]
         lines = [_line(head), _line(["---"] * len(head))]
         for own in sorted(shown, key=lambda own: _order(own[0])):
             accuracies = {column: mean_and_deviation([row[column] for row in own]) for column in COLUMNS}
@@ -173,13 +174,21 @@ def competition_table(path: Path) -> str:
 
 
 def _line_of(row: Mapping[str, Any]) -> tuple[Any, ...]:
-    return tuple(row.get(key) for key in ("method", "rate", "mix", "epochs", "fingerprint"))
+    return _method(row), *(row.get(key) for key in ("rate", "mix", "epochs", "fingerprint"))
+
+
+def _of_before(row: Mapping[str, Any]) -> bool:
+    return row.get("square") == "paper" or row["method"] != _method(row)
+
+
+def _method(row: Mapping[str, Any]) -> str:
+    return str(row["method"]).partition(",")[0]
 
 
 def _order(row: Mapping[str, Any]) -> tuple[Any, ...]:
     """The teacher first; then by rate and mix ratio, so that competing methods stand together."""
     methods = ["teacher", *METHODS]
-    return row["rate"], row["mix"], methods.index(row["method"].partition(",")[0]), row["epochs"]
+    return row["rate"], row["mix"], methods.index(_method(row)), row["epochs"]
 
 
 def _same_square(row: Mapping[str, Any]) -> bool:
