@@ -33,6 +33,7 @@ from pwoa.attacks.registry import ROUNDS
 from pwoa.attacks.rounds import is_broken
 from pwoa.attacks.square import square_rounds
 from pwoa.devices import choose_device, device_name, exact_float32
+from pwoa.errors import one_line
 from pwoa.files import save_rows
 from pwoa.models import build, load_state, read_state, search_model
 from pwoa.recipe import Threat
@@ -172,6 +173,7 @@ def rows(given: Options) -> Iterator[dict[str, object]]:
             }
 
 
+@one_line()
 def main() -> None:
     given = options()
     ROUNDS["square"] = partial(square_rounds, queries=given.queries)

@@ -19,7 +19,6 @@ import argparse
 import hashlib
 import itertools
 import json
-import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -29,9 +28,9 @@ from torch import nn
 
 import pwoa
 from pwoa.data import Data
-from pwoa.errors import InputError
+from pwoa.errors import InputError, one_line
 from pwoa.evaluation.robustness import parse_attacks
-from pwoa.files import reading, save_rows
+from pwoa.files import load_rows, save_rows
 from pwoa.methods import METHODS, ONE_STAGE
 from pwoa.models import fingerprint
 from pwoa.progress import ConsoleProgress, Progress
@@ -47,20 +46,16 @@ SQUARE = "reference"
 """Which Square AutoAttack has; in rows from before version 0.2 it is that of the paper."""
 
 
+@one_line()
 def main(words: Sequence[str] | None = None, progress: Progress | None = None) -> None:
-    options = _options(words)
-    try:
-        compete(options, progress or ConsoleProgress())
-    except InputError as error:
-        print(f"error: {error}", file=sys.stderr)
-        raise SystemExit(2) from None
+    compete(_options(words), progress or ConsoleProgress())
 
 
 def compete(options: argparse.Namespace, progress: Progress) -> None:
     """Run what is left of the comparison, as far as the time goes."""
     began, longest, failed = time.monotonic(), 0.0, 0
     base = pwoa.load_recipe(options.recipe).with_settings(_named(options))
-    recipes, rows = list(dict.fromkeys(plan(options, base))), _rows(options.out)
+    recipes, rows = list(dict.fromkeys(plan(options, base))), load_rows(options.out)
     data = pwoa.load_data(base.data.name, folder=base.data.folder or None)
     given = numbers(base.teacher.mean, "teacher.mean"), numbers(base.teacher.std, "teacher.std")
     if options.autoattack and "autoattack" in base.evaluation.attacks:
@@ -179,21 +174,6 @@ def folder_name(run: Mapping[str, Any]) -> str:
 
 def short(sha256: str) -> str:
     return sha256[:12]
-
-
-def _rows(path: Path) -> list[dict[str, Any]]:
-    """The rows there already."""
-    if not path.exists():
-        return []
-    with reading(path):
-        text = path.read_bytes()
-    try:
-        rows = json.loads(text.decode())
-    except ValueError:
-        rows = None
-    if not isinstance(rows, list) or not all(isinstance(row, dict) and "method" in row for row in rows):
-        raise InputError(f"{path} holds no rows of a comparison; mend it or choose another --out")
-    return rows
 
 
 def _known(rows: Iterable[Mapping[str, Any]], run: Mapping[str, Any], images: int) -> bool:

@@ -21,6 +21,7 @@ from typing import Any
 
 import pwoa
 from pwoa.data import Data
+from pwoa.errors import one_line
 from pwoa.files import save_rows
 from pwoa.progress import Progress
 
@@ -123,6 +124,7 @@ class Bench:
         }
 
 
+@one_line()
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--checkpoint", required=True, help="a robust ResNet-18 for CIFAR-10")

@@ -19,6 +19,7 @@ from torch import Tensor
 
 import pwoa
 from pwoa.devices import choose_device, device_name
+from pwoa.errors import one_line
 from pwoa.files import save_rows
 from pwoa.models import hidden_points, recording
 from pwoa.objectives import bottleneck
@@ -52,6 +53,7 @@ def rows(given: argparse.Namespace) -> Iterator[dict[str, object]]:
             yield {**shared, **figures, "images": given.images, "device": device_name(device)}
 
 
+@one_line()
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--checkpoint", required=True, help="a ResNet-18 for CIFAR-10")

@@ -13,12 +13,14 @@ import sys
 
 import pwoa
 from pwoa.demo import NAIVE
+from pwoa.errors import one_line
 from pwoa.files import rows_text
 from pwoa.progress import ConsoleProgress, Progress
 
 COLUMNS = ("natural", "fgsm", "pgd10", "pgd20", "cw")
 
 
+@one_line()
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--folder", help="the official MNIST files (default: as `pwoa data get mnist` finds them)")

@@ -14,6 +14,7 @@ from pathlib import Path
 from mnist_networks import kwsmall, lenet5
 
 import pwoa
+from pwoa.errors import one_line
 from pwoa.files import rows_text
 from pwoa.models import build
 
@@ -25,6 +26,7 @@ CHECKPOINTS = {
 }
 
 
+@one_line()
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--models", type=Path, required=True, help="the folder with the checkpoints")

@@ -27,7 +27,8 @@ from torch.utils.data import DataLoader, Dataset
 import pwoa
 from pwoa.data import Data, Images
 from pwoa.devices import choose_device, device_name
-from pwoa.files import save_rows
+from pwoa.errors import one_line
+from pwoa.files import load_rows, save_rows
 from pwoa.models import build, hidden_points, recording
 from pwoa.sparsity import prunable
 
@@ -170,6 +171,7 @@ def _figures(seconds: float, work: float, top: float) -> dict[str, float]:
     return {"seconds_per_epoch": round(seconds, 3), "peak_fraction": round(work / seconds / top, 4)}
 
 
+@one_line()
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--folder", help="the official CIFAR-10 files")
@@ -182,7 +184,7 @@ def main() -> None:
     parser.add_argument("--device", default="auto")
     parser.add_argument("--out", type=Path, help="a JSON list to which rows are added")
     given = parser.parse_args()
-    done = json.loads(given.out.read_text(encoding="utf-8")) if given.out and given.out.exists() else []
+    done = load_rows(given.out) if given.out else []
     for row in rows(given):
         print(json.dumps(row), flush=True)
         done.append(row)

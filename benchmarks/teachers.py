@@ -20,17 +20,19 @@ from pathlib import Path
 from typing import Any
 
 import pwoa
-from pwoa.files import save_rows
+from pwoa.errors import one_line
+from pwoa.files import load_rows, save_rows
 from pwoa.progress import ConsoleProgress, Progress
 from pwoa.run import Run
 
 ATTACKS = ("natural", "pgd20", "cw")
 
 
+@one_line()
 def main(words: Sequence[str] | None = None, progress: Progress | None = None) -> None:
     options, progress = _options(words), progress or ConsoleProgress()
     began = time.monotonic()
-    rows: list[dict[str, Any]] = json.loads(options.out.read_text(encoding="utf-8")) if options.out.exists() else []
+    rows = load_rows(options.out)
     for variant in options.variants or [options.recipe]:
         name, _, changes = variant.partition(":")
         if any(row["name"] == name for row in rows):

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 
 
 class ProcessDied(RuntimeError):
@@ -19,6 +21,16 @@ class InputError(ValueError):
 
     The command line prints it without a traceback and exits with code 2; any other exception is a bug.
     """
+
+
+@contextmanager
+def one_line() -> Iterator[None]:
+    """In a script, a user's mistake is one line and exit code 2."""
+    try:
+        yield
+    except InputError as error:
+        print(f"error: {error}", file=sys.stderr)
+        raise SystemExit(2) from None
 
 
 def first_line(error: Exception) -> str:

@@ -56,6 +56,21 @@ def rows_text(rows: Iterable[Mapping[str, Any]]) -> str:
     return "[\n" + ",\n".join(map(json.dumps, rows)) + "\n]\n"
 
 
+def load_rows(path: Path) -> list[dict[str, Any]]:
+    """The rows of a file; none if it is not there yet."""
+    if not path.exists():
+        return []
+    with reading(path):
+        text = path.read_bytes()
+    try:
+        rows = json.loads(text)
+    except ValueError:
+        rows = None
+    if not isinstance(rows, list) or not all(isinstance(row, dict) and row for row in rows):
+        raise InputError(f"{path} holds no rows; mend it or choose another file")
+    return rows
+
+
 def save_rows(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
     """Write rows as a file of their own; its folder is made if it is not there."""
     with naming(path.parent):

@@ -154,7 +154,7 @@ def test_damaged_rows_are_one_line_and_stay(
     with pytest.raises(SystemExit) as caught:
         competition.main([*words, "--out", str(out)], Progress())
     assert caught.value.code == 2
-    assert capsys.readouterr().err == f"error: {out} holds no rows of a comparison; mend it or choose another --out\n"
+    assert capsys.readouterr().err == f"error: {out} holds no rows; mend it or choose another file\n"
     assert out.read_bytes() == text.encode("latin-1")
 
 
