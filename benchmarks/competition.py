@@ -7,7 +7,7 @@
 A method has the settings of the preset RECIPE-METHOD if there is one (cifar10-hydra), else those of RECIPE; its mix
 ratio is as given here. `--epochs A B` gives all methods the same number: A for the search and B for the weights, A + B
 to a method that searches nothing; ADMM's ρ then takes the same way to its limit in the epochs there are. Fewer epochs
-than published want higher learning rates: `--faster 3` has three times those of all weights. Rows are saved
+than published want higher learning rates: `--faster 3` has three times those of weights, not of scores. Rows are saved
 after every run; those there already are skipped, and no run begins that would, by the longest so far, not end within
 `--minutes`. The same command goes on; a run that fails is told and left out. Another teacher, or another recipe, makes
 other rows: in them are the teacher's fingerprint, a hash of all settings, and which Square AutoAttack has.
@@ -31,7 +31,7 @@ from pwoa.data import Data
 from pwoa.errors import InputError, one_line
 from pwoa.evaluation.robustness import parse_attacks
 from pwoa.files import load_rows, save_rows
-from pwoa.methods import METHODS, ONE_STAGE
+from pwoa.methods import METHODS, ONE_STAGE, SCORING
 from pwoa.models import fingerprint
 from pwoa.progress import ConsoleProgress, Progress
 from pwoa.recipe import INCIDENTAL, Recipe, flat, numbers, presets
@@ -40,8 +40,6 @@ from pwoa.words import counted
 
 SAME_TEACHER = ("dataset", "architecture", "fingerprint", "evaluation", "square")
 """What two rows must have in common for the teacher to be measured once for both."""
-SCORING = ("hydra", "harp")
-"""Methods whose search trains no weights, so that --faster leaves its learning rate as it is."""
 SQUARE = "reference"
 """Which Square AutoAttack has; in rows from before version 0.2 it is that of the paper."""
 

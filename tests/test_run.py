@@ -163,6 +163,12 @@ def test_metrics_are_cut_back_to_the_checkpoint(run: Run) -> None:
     assert [line["epoch"] for line in run.metrics()] == [0, 1]
 
 
+def test_it_is_said_when_nothing_can_be_resumed(run: Run) -> None:
+    assert run.resuming() == "resuming from the start: no epoch had ended"
+    run.save_checkpoint({"lines": 0})
+    assert run.resuming() == "resuming"
+
+
 def test_metrics_without_a_checkpoint_start_anew(run: Run) -> None:
     run.log({"epoch": 0})
     assert run.load_checkpoint() is None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import signal
 import subprocess
@@ -143,6 +144,25 @@ def test_a_method_of_robust_training_trains_lite_networks_each_once(tmp_path: Pa
     assert [point.recipe.pretrain.lite for point in lite] == [4.0, 16.0, 4.0, 16.0]
     assert [point.recipe.teacher.architecture for point in lite] == ["resnet18"] * 2 + ["vgg16"] * 2
     assert lite[3].label == "trades (lite), rate 16, teacher vgg16"
+
+
+@pytest.mark.parametrize("first", ['recipe = "demo"', 'set.data.name = "mnist-mini"', 'recipe = "mnist"'])
+def test_a_lite_network_is_trained_as_the_teacher_of_its_data(tmp_path: Path, first: str) -> None:
+    """The presets for pruning on MNIST have Adam, which with the learning rate of robust training ends at chance."""
+    text = f'{first}\nset.pretrain.epochs = 7\n[grid]\nmethod = ["magnitude", "pgd-at"]\n'
+    pruned, lite = (point.recipe for point in expand(write(tmp_path, text)))
+    teacher = load_recipe("teacher-mnist")
+    assert pruned.training.optimizer == "adam"
+    assert lite.training == teacher.training
+    assert lite.pretrain == dataclasses.replace(teacher.pretrain, epochs=7, lite=4.0)
+    assert (lite.data, lite.threat) == (pruned.data, pruned.threat)
+
+
+def test_a_recipe_of_ones_own_says_how_lite_networks_are_trained(tmp_path: Path) -> None:
+    (tmp_path / "own.toml").write_text("[data]\nname = 'mnist'\n[pretrain]\nlearning_rate = 0.3\n")
+    text = f'recipe = "{tmp_path / "own.toml"}"\n[grid]\nmethod = ["trades"]\n'
+    (point,) = expand(write(tmp_path, text))
+    assert point.recipe.pretrain.learning_rate == 0.3
 
 
 @pytest.mark.parametrize(

@@ -69,6 +69,6 @@ def named_model(
     if architecture is None:
         raise InputError(
             f"{name}: to load a checkpoint give --arch NAME, or --arch MODULE:FUNCTION for your own; "
-            "--arch auto recognises it"
+            "--arch auto recognises those that `pwoa models list` shows"
         )
     return load_model(architecture, name, data, mean, std)

@@ -21,7 +21,7 @@ from pwoa.evaluation import check_teacher
 from pwoa.evaluation.verdicts import FILE as VERDICTS
 from pwoa.evaluation.verdicts import save_verdicts
 from pwoa.guard import example_free
-from pwoa.methods import epochs_in_words, find_method
+from pwoa.methods import SCORING, epochs_in_words, find_method
 from pwoa.models import architecture_name, check_model, fingerprint, load_model
 from pwoa.progress import Progress
 from pwoa.recipe import Recipe, load_recipe, numbers, recipe_for
@@ -85,7 +85,15 @@ class _Pruning(Work):
             f"{method}{recipe.teacher.architecture} on {recipe.data.name}, rate {recipe.sparsity.rate:g}, "
             f"{epochs_in_words(recipe)} on {self.material.in_words()}, "
             f"{several}{device_name(self.device)}\n"
-            f"threat: {recipe.threat.norm} {recipe.threat.radius:.4g}; {examples}; run folder: {run.path}"
+            f"threat: {recipe.threat.norm} {recipe.threat.radius:.4g}; {examples}; run folder: {run.path}{self._hint()}"
+        )
+
+    def _hint(self) -> str:
+        if self.recipe.method not in SCORING or self.recipe.training.optimizer != "adam":
+            return ""
+        method = self.recipe.method
+        return (
+            f"\nnote: the scores of {method} are meant for SGD; the presets mnist-{method} and cifar10-{method} have it"
         )
 
     def done_before(self, run: Run) -> nn.Module:
@@ -99,7 +107,7 @@ class _Pruning(Work):
         probe = hsic_plane(student, material, recipe.objective.points, recipe.objective.hsic == "normalised")
         engine = Engine(student, method.stages, material, recipe.training, run, progress, probe, processes)
         if processes.by_first(lambda: run.started):
-            progress.say("resuming")
+            progress.say(run.resuming())
         else:
             checked = check_teacher(self.teacher, material.held_out(), recipe, self.force, material.classes)
             robust = ", ".join(f"{name} {value:.1f} %" for name, value in checked.items() if name != "images")

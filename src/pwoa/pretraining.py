@@ -76,7 +76,7 @@ class _Pretraining(Work):
         lay_out(stage.trained, torch.channels_last)
         engine = Engine(stage.trained, [stage], self.material, recipe.training, run, progress, processes=processes)
         if processes.by_first(lambda: run.started):
-            progress.say("resuming")
+            progress.say(run.resuming())
         elif processes.first:
             run.begin(recipe, self.identity)
         engine.train()

@@ -118,6 +118,11 @@ class Run:
         lines = path.read_bytes().splitlines() if path.exists() else []
         return [_parsed(line, path) for line in lines]
 
+    def resuming(self) -> str:
+        """What to say when a run that was begun goes on."""
+        kept = (self.path / "checkpoint" / "state.pt", self.path / "model.safetensors")
+        return "resuming" if any(file.exists() for file in kept) else "resuming from the start: no epoch had ended"
+
     def save_checkpoint(self, state: Mapping[str, Any]) -> None:
         with naming(self.path):
             (self.path / "checkpoint").mkdir(exist_ok=True)

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from pwoa.attacks import ATTACKS, apgd_ce, apgd_dlr, margin, pgd, random_start
 from pwoa.data import Data, Images
 from pwoa.errors import InputError
-from pwoa.evaluation import STANDARD, evaluate, parse_attacks, robustness, work
+from pwoa.evaluation import STANDARD, Scores, evaluate, parse_attacks, robustness, work
 from pwoa.evaluation.robustness import Measurement
 from pwoa.recipe import Threat
 
@@ -174,6 +174,12 @@ def test_unknown_attacks_are_refused_by_name(name: str) -> None:
 
 def data_of(split: Images, classes: int = 2) -> Data:
     return Data("mine", split, split, classes)
+
+
+def test_scores_are_readable() -> None:
+    right = {"natural": torch.tensor([True, True, True]), "pgd20": torch.tensor([True, False, True])}
+    scores = Scores(Threat(), right, {})
+    assert repr(scores) == "<Scores of 3 images: natural 100.00 %, pgd20 66.67 %>"
 
 
 def test_evaluate_measures_the_first_test_images() -> None:

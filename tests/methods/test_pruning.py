@@ -190,6 +190,25 @@ def test_a_method_killed_in_either_stage_resumes_to_the_same_bits(
     assert (tmp_path / "cut" / "model.safetensors").read_bytes() == (whole.folder / "model.safetensors").read_bytes()
 
 
+@pytest.mark.parametrize(
+    ("method", "optimizer", "told_so"), [("hydra", "adam", 1), ("hydra", "sgd", 0), ("apd", "adam", 0)]
+)
+def test_scores_that_are_trained_by_adam_are_told(
+    tmp_path: Path,
+    tiny_teacher: nn.Module,
+    tiny_data: Data,
+    quick: Make,
+    told: Any,
+    method: str,
+    optimizer: str,
+    told_so: int,
+) -> None:
+    settings = {"search__epochs": 1, "finetune__epochs": 1, "search__learning_rate": 0.001}
+    recipe = quick(method=method, training__optimizer=optimizer, **settings)
+    pwoa.prune(tiny_teacher, tiny_data, rate=4, recipe=recipe, folder=tmp_path / "run", progress=told)
+    assert told.said[0].count("note: the scores of hydra are meant for SGD") == told_so
+
+
 class Forgetful(nn.Module):
     """Has a layer that it does not use."""
 

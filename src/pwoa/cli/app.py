@@ -32,7 +32,7 @@ RecipeOption = Annotated[
 SetOption = Annotated[
     list[str] | None,
     typer.Option(
-        "--set", metavar="SECTION.KEY=VALUE", help="Change a setting of the recipe; `pwoa recipe` shows them all."
+        "--set", metavar="SECTION.KEY=VALUE", help="Change a setting of the recipe; `pwoa recipe NAME` shows them all."
     ),
 ]
 OutOption = Annotated[Path | None, typer.Option("--out", help="The run folder; the same one again resumes.")]

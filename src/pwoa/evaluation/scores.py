@@ -10,9 +10,10 @@ from torch import Tensor
 from pwoa.evaluation.checks import Finding
 from pwoa.evaluation.interval import wilson
 from pwoa.recipe import Threat
+from pwoa.words import counted
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Scores:
     """Which images a model gets right, naturally and under each attack, against one attacker.
 
@@ -33,6 +34,10 @@ class Scores:
     def __getitem__(self, attack: str) -> float:
         """Accuracy in percent."""
         return percent(self.right[attack])
+
+    def __repr__(self) -> str:
+        found = ", ".join(f"{attack} {accuracy:.2f} %" for attack, accuracy in self.accuracy.items())
+        return f"<Scores of {counted(self.images, 'image')}: {found}>"
 
     @property
     def accuracy(self) -> dict[str, float]:

@@ -50,6 +50,10 @@ ONE_STAGE = ("magnitude",)
 """Methods that search nothing: they train the weights that stay from the start."""
 
 
+SCORING = ("hydra", "harp")
+"""Methods whose search trains scores instead of weights, with learning rates for SGD."""
+
+
 PRETRAINING: dict[str, Callable[[nn.Module, Material, Recipe], RobustTraining]] = {
     "pgd-at": PgdAt,
     "trades": Trades,

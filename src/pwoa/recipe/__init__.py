@@ -55,6 +55,7 @@ __all__ = [
     "presets",
     "recipe_for",
     "recorded_recipe",
+    "teacher_recipe_for",
     "to_toml",
     "told",
 ]
@@ -111,6 +112,13 @@ def recipe_for(data: str) -> Recipe:
     name = PurePath(data).name
     named = {"mnist-mini": "demo", "fashion-mnist": "mnist"}.get(name, name)
     return load_recipe(named) if named in presets() else Recipe()
+
+
+def teacher_recipe_for(data: str) -> Recipe | None:
+    """The preset for robust training on a data set, if there is one."""
+    name = PurePath(data).name
+    named = f"teacher-{'mnist' if name in ('mnist-mini', 'fashion-mnist') else name}"
+    return load_recipe(named) if named in presets() else None
 
 
 def to_toml(recipe: Recipe) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import re
 import tomllib
@@ -12,7 +13,7 @@ from typing import Any
 
 from pwoa.errors import InputError, did_you_mean
 from pwoa.methods import METHODS, PRETRAINING
-from pwoa.recipe import Recipe, load_recipe, recipe_for
+from pwoa.recipe import Recipe, load_recipe, presets, recipe_for, teacher_recipe_for
 
 _PARTS = ("recipe", "set", "grid")
 _PATHS = ("recipe", "teacher", "checkpoint", "folder", "name")
@@ -65,10 +66,22 @@ def expand(path: str | Path) -> list[Point]:
         given = {"recipe": tree.get("recipe"), **fixed, **_values(chosen)}
         unsaid = given["recipe"] is None and "data.name" in given
         base = recipe_for(str(given["data.name"])) if unsaid else load_recipe(given["recipe"])
+        if given.get("method", base.method) in PRETRAINING and _is_for_pruning(given["recipe"]):
+            base = _for_training(base, str(given.get("data.name", base.data.name)))
         point = _point(base.with_settings(fixed), chosen, names)
         if points.setdefault(point.name, point) != point:
             raise InputError(f"{path}: two runs would have the folder {point.name}; give their values other names")
     return list(points.values())
+
+
+def _is_for_pruning(recipe: Any) -> bool:
+    return recipe is None or (recipe in presets() and not recipe.startswith("teacher-"))
+
+
+def _for_training(base: Recipe, data: str) -> Recipe:
+    """A preset for pruning says how to prune; a network of the same data is trained as a teacher is."""
+    teacher = teacher_recipe_for(data)
+    return base if teacher is None else dataclasses.replace(base, training=teacher.training, pretrain=teacher.pretrain)
 
 
 def _point(base: Recipe, chosen: Mapping[str, tuple[Any, str]], names: Mapping[str, str]) -> Point:
