@@ -88,13 +88,12 @@ class ShareScoring(Scoring):
         """max(kept / budget − 1, 0)."""
         return (self.wanted().sum() / self._budget - 1).clamp_min(0)
 
-    @torch.no_grad()
-    def after_backward(self) -> None:
+    def pass_on(self, gradients: Mapping[str, Tensor]) -> None:
+        super().pass_on(gradients)
         slope = torch.sigmoid(self.rates) * torch.sigmoid(-self.rates) * (1 - self._least)
-        through = torch.stack([gradient.sum() for gradient in self.mask_gradients().values()])
+        through = torch.stack([gradient.sum() for gradient in gradients.values()])
         over = (self.wanted().sum() > self._budget) * self.gamma / self._budget
         self.rates.grad = slope * (through + over * self._sizes)
-        super().after_backward()
 
     def masks(self) -> dict[str, Tensor]:
         counts = self.wanted().round().clamp_min(1).unbind()

@@ -71,10 +71,14 @@ class Scoring(Stage):
 
     @torch.no_grad()
     def after_backward(self) -> None:
-        for name, gradient in self.mask_gradients().items():
-            self._scores[name].grad = gradient * self._scores[name].sign()
+        self.pass_on({name: self._mask_gradient(name, weight.grad) for name, weight in self._weights.items()})
         for parameter in self._frozen:
             parameter.grad = None
+
+    def pass_on(self, gradients: Mapping[str, Tensor]) -> None:
+        """Give the gradients of the masks to what is learned."""
+        for name, gradient in gradients.items():
+            self._scores[name].grad = gradient * self._scores[name].sign()
 
     def after_step(self) -> None:
         self.apply(self.masks())
@@ -85,12 +89,6 @@ class Scoring(Stage):
         for name, weight in self._weights.items():
             weight.copy_(self._dense[name] * masks[name])
 
-    def mask_gradients(self) -> dict[str, Tensor]:
-        """∂L/∂M = w ∂L/∂(w ∘ M); 0 for a layer that the forward pass does not use."""
-        used = {name: weight.grad for name, weight in self._weights.items()}
-        dense = self._dense.items()
-        return {name: torch.zeros_like(w) if (g := used[name]) is None else g * w for name, w in dense}
-
     def masks(self) -> dict[str, Tensor]:
         """Which weights the scores keep."""
         return {name: PATTERNS[self._pattern](score, self._kept[name]) for name, score in self._scores.items()}
@@ -98,6 +96,11 @@ class Scoring(Stage):
     def final_masks(self) -> dict[str, Tensor]:
         """What the weights are trained with when the scores are learned: of exactly the budget."""
         return self.masks()
+
+    def _mask_gradient(self, name: str, gradient: Tensor | None) -> Tensor:
+        """∂L/∂M = w ∂L/∂(w ∘ M); 0 for a layer that the forward pass does not use."""
+        dense = self._dense[name]
+        return torch.zeros_like(dense) if gradient is None else gradient * dense
 
     def state_dict(self) -> dict[str, Any]:
         return {"scores": {name: score.detach() for name, score in self._scores.items()}, "dense": self._dense}
