@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
-from pwoa.report.measured import competition_table, engine_table, oracle_table, speed_table, with_tables
+import pytest
+from matplotlib.figure import Figure
+
+from pwoa.files import load_rows
+from pwoa.report.competition import PUBLISHED, competition_table, draw, published_table
+from pwoa.report.measured import engine_table, oracle_table, speed_table, with_tables
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
 def test_the_readme_shows_what_was_measured() -> None:
     text = (ROOT / "README.md").read_text(encoding="utf-8")
-    assert text.count("<!-- measured: ") == 5
+    assert text.count("<!-- measured: ") == 6
     assert with_tables(text, ROOT / "results") == text  # else: python scripts/update_readme.py
 
 
@@ -89,6 +95,80 @@ def test_the_table_of_speed_compares_with_the_baseline_of_the_same_network(tmp_p
     table = speed_table(tmp_path / "speed.json")
     assert "| small | ours | 128 | 1 s (9×) | 1.25 s (80×) | 25 % | 20 % |" in table
     assert "| large | baseline | 128 | 40 s | 400 s | 900 % | 20 % |" in table
+
+
+def row_of(method: str, mix: float, seed: int, natural: float, autoattack: float) -> dict[str, Any]:
+    about = {"dataset": "cifar10", "architecture": "resnet18", "rate": 1.0 if method == "teacher" else 10.0, "n": 2000}
+    about |= {"device": "GPU", "epochs": "1+1", "pgd20": 50.0, "cw": 40.0, "method": method, "mix": mix, "seed": seed}
+    return {**about, "natural": natural, "autoattack": autoattack}
+
+
+COMPETITION = [
+    row_of("teacher", 0.0, 0, 80.0, 46.0),
+    row_of("hydra", 1.0, 0, 78.0, 44.0),
+    row_of("hydra", 1.0, 1, 77.0, 45.0),
+    row_of("hydra", 0.0, 0, 93.0, 0.0),
+    row_of("pwoa", 0.5, 0, 79.0, 41.0),
+]
+
+
+def test_what_was_published_stands_beside_what_the_method_reaches_here(tmp_path: Path) -> None:
+    (tmp_path / "rows.json").write_text(json.dumps(COMPETITION))
+    assert PUBLISHED["hydra"] == (76.74, 43.34)
+    assert published_table(tmp_path / "rows.json").splitlines()[2:] == [
+        "| hydra | 76.74 / 43.34 | 77.50 / 44.50 | +0.8 / +1.2 | −2.5 / −1.5 |"
+    ]
+
+
+def test_the_picture_of_the_competition_has_a_bar_for_each_mix_ratio(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "rows.json").write_text(
+        json.dumps(COMPETITION + [{**row, "dataset": "other"} for row in COMPETITION[::4]])
+    )
+    figures: list[Figure] = []
+    save = Figure.savefig
+
+    def kept(figure: Figure, *words: Any, **settings: Any) -> None:
+        figures.append(figure)
+        save(figure, *words, **settings)
+
+    monkeypatch.setattr(Figure, "savefig", kept)
+    draw(tmp_path / "rows.json", tmp_path / "bars.png")
+    assert (tmp_path / "bars.png").read_bytes().startswith(b"\x89PNG")
+    first, second = figures[0].axes
+    assert first.get_title(loc="left") == "resnet18 on cifar10, rate 10"
+    assert [label.get_text() for label in first.get_xticklabels()] == ["hydra", "pwoa"]
+    assert [bar.get_height() for bar in first.patches] == [0.0, 44.5, 41.0]
+    assert list(first.lines[-1].get_ydata()) == [46.0, 46.0]
+    assert [bar.get_height() for bar in second.patches] == [41.0]
+    (legend,) = figures[0].legends
+    assert [text.get_text() for text in legend.get_texts()] == [
+        "dense teacher",
+        "mix ratio 0",
+        "mix ratio 0.5",
+        "mix ratio 1",
+    ]
+
+
+@pytest.mark.parametrize("dataset", ["mnist", "cifar10"])
+def test_the_results_hold_what_the_project_claims_for_the_competition(dataset: str) -> None:
+    """Without adversarial examples the competitors lose their robustness, PwoA keeps most; with them all gain."""
+    rows = [row for row in load_rows(ROOT / "results" / "competition.json") if row["dataset"] == dataset]
+    (dense,) = {row["autoattack"] for row in rows if row["method"] == "teacher" and row["square"] == "reference"}
+    robust: dict[tuple[str, float], list[float]] = {}
+    for row in rows:
+        if row["square"] == "reference" and row["method"] != "teacher":
+            robust.setdefault((row["method"], row["mix"]), []).append(row["autoattack"])
+    assert all(len(values) >= 3 for (method, _), values in robust.items() if "," not in method)
+    assert min(robust["pwoa", 0.0]) > 0.75 * dense
+    for method in ("advprune", "hydra", "harp"):
+        assert max(robust[method, 0.0]) < 0.1 * dense
+        assert min(robust[method, 1.0]) > 0.9 * dense
+    assert max(robust["apd", 0.0]) < min(robust["pwoa", 0.0])
+    for method, mix in robust:
+        if mix:
+            assert min(robust[method, mix]) > max(robust[method, 0.0])
 
 
 def test_the_table_of_the_competition_has_a_row_for_a_method_at_a_rate_and_a_mix(tmp_path: Path) -> None:

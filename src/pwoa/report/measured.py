@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from pwoa.methods import METHODS
-from pwoa.report.table import attack_name
-from pwoa.sweep.rows import COLUMNS, mean_and_deviation
+from pwoa.report.competition import competition_table, published_table
+from pwoa.report.table import attack_name, markdown
+from pwoa.sweep.rows import mean_and_deviation
 
 _COLUMNS = ("natural", "fgsm", "pgd10", "pgd20", "cw")
-_ALIKE = ("method", "rate", "mix", "epochs", "fingerprint", "settings", "square")
-"""What the rows have in common that one line of the comparison is the mean of."""
 _PARTS = {"standard": "AutoAttack"}
 _MODELS = {"teacher": "teacher (dense)", "ce": "naive (cross-entropy)", "pwoa": "PwoA"}
 
@@ -27,6 +25,7 @@ def with_tables(text: str, results: Path) -> str:
         "engine": lambda: engine_table(results / "engine.json"),
         "speed": lambda: speed_table(results / "speed.json"),
         "competition": lambda: competition_table(results / "competition.json"),
+        "published": lambda: published_table(results / "competition.json"),
     }
 
     def block(match: re.Match[str]) -> str:
@@ -40,15 +39,15 @@ def mnist_table(path: Path) -> str:
     rows = json.loads(path.read_text(encoding="utf-8"))
     seeds = len({row["seed"] for row in rows})
     head = ["model", "rate", *(attack_name(column) for column in _COLUMNS)]
-    lines = [_line(head), _line(["---"] * len(head))]
+    lines = []
     for model, name in _MODELS.items():
         own = [row for row in rows if row["model"] == model]
         accuracies = (mean_and_deviation([row[column] for row in own]) for column in _COLUMNS)
-        lines.append(_line([name, f"{own[0]['rate']:.4g}", *accuracies]))
+        lines.append([name, f"{own[0]['rate']:.4g}", *accuracies])
     device = rows[0]["device"]
     return (
         f"LeNet on the full MNIST, l∞ 0.3, rate 4, preset `mnist` (50 + 20 epochs), 10,000 test images, "
-        f"{seeds} seeds, {device}; accuracy in percent, mean ± standard deviation:\n\n" + "\n".join(lines)
+        f"{seeds} seeds, {device}; accuracy in percent, mean ± standard deviation:\n\n" + markdown(head, lines)
     )
 
 
@@ -62,10 +61,10 @@ def oracle_table(path: Path) -> str:
     shared = [row for row in both if _same_square(row)]
     attacks = list(dict.fromkeys(row["attack"] for row in shared))
     head = ["model", "device", *(_PARTS.get(attack) or attack_name(attack) for attack in attacks)]
-    lines = [_line(head), _line(["---"] * len(head))]
+    lines = []
     for model, device in dict.fromkeys((row["model"], row["device"]) for row in shared):
         own = {row["attack"]: row for row in shared if (row["model"], row["device"]) == (model, device)}
-        lines.append(_line([model, device, *(_pair(own.get(attack)) for attack in attacks)]))
+        lines.append([model, device, *(_pair(own.get(attack)) for attack in attacks)])
     whole = [row for row in rows if row["oracle"] is None][-1]
     paper = "; ".join(
         f"{_PARTS.get(row['attack']) or attack_name(row['attack'])} on {row['model']}, {row['device']}: {_pair(row)}"
@@ -75,7 +74,7 @@ def oracle_table(path: Path) -> str:
     return (
         "Robust accuracy in percent, ours / pyautoattack 0.2.0, on the same 1,000 test images (seed 0), and in "
         "brackets how many times faster ours was in the same run; of what was measured twice the last, all rows are in "
-        "the file:\n\n" + "\n".join(lines) + "\n\n"
+        "the file:\n\n" + markdown(head, lines) + "\n\n"
         "Square, alone and in AutoAttack, is that of the reference AutoAttack in both: windows do not shrink to single "
         "pixels within its 5,000 queries, nor reach the last row and column."
         + (f" As in the paper on it, ours (`square-paper`) / the other's changed to that: {paper}." if paper else "")
@@ -89,18 +88,16 @@ def engine_table(path: Path) -> str:
     """results/engine.json as Markdown: the modes side by side, and the paper's whole run."""
     rows = json.loads(path.read_text(encoding="utf-8"))
     head = ["mode", "loss, first epoch", "natural", "PGD-20", "training"]
-    lines = [_line(head), _line(["---"] * len(head))]
+    lines = []
     modes = [row for row in rows if row["part"] == "agreement"]
     for row in modes:
         seconds = f"{row['training_seconds']:.0f} s"
-        lines.append(
-            _line([row["mode"], f"{row['first_epoch_loss']:.4f}", f"{row['natural']}", f"{row['pgd20']}", seconds])
-        )
+        lines.append([row["mode"], f"{row['first_epoch_loss']:.4f}", f"{row['natural']}", f"{row['pgd20']}", seconds])
     (whole,) = (row for row in rows if row["part"] == "whole")
     teacher = whole["teacher"]
     return (
         f"ResNet-18 on CIFAR-10, rate 4, with HSIC, batches of 512, {modes[0]['epochs']} epochs from the same seed, "
-        f"{modes[0]['images']:,} test images, {modes[0]['device']}:\n\n" + "\n".join(lines) + "\n\n"
+        f"{modes[0]['images']:,} test images, {modes[0]['device']}:\n\n" + markdown(head, lines) + "\n\n"
         f"The paper's {whole['epochs']} epochs, in batches of 512 instead of 128 and at three times its learning "
         f"rates, take {whole['seconds']:.0f} s in mode {whole['mode']}, from loading the teacher to PGD-20 on all test "
         f"images ({whole['first_epoch_seconds']:.0f} s for the first epoch, in which the "
@@ -118,77 +115,17 @@ def speed_table(path: Path) -> str:
     base = {network: own for (network, loop, _), own in seconds.items() if loop == "baseline"}
     shares = {(row["network"], row["loop"], row["batch"]): row["peak_fraction"] for row in rows if not row["hsic"]}
     head = ["network", "loop", "batch", "without HSIC", "with HSIC", "HSIC adds", "share of the peak"]
-    lines = [_line(head), _line(["---"] * len(head))]
+    lines = []
     for (network, loop, batch), own in seconds.items():
         times = {hsic: f" ({base[network][hsic] / own[hsic]:.3g}×)" if loop == "ours" else "" for hsic in own}
         cells = [f"{own[hsic]:.3g} s{times[hsic]}" for hsic in own]
         share = shares[network, loop, batch]
-        lines.append(
-            _line(
-                [
-                    network,
-                    loop,
-                    f"{batch:,}",
-                    *cells,
-                    f"{100 * (own[True] / own[False] - 1):.0f} %",
-                    f"{100 * share:.0f} %",
-                ]
-            )
-        )
+        added = f"{100 * (own[True] / own[False] - 1):.0f} %"
+        lines.append([network, loop, f"{batch:,}", *cells, added, f"{100 * share:.0f} %"])
     return (
         f"Seconds for an epoch of distillation with ADMM (50,000 images, {rows[0]['device']}), and in brackets how "
-        "many times faster than the baseline in the same run:\n\n" + "\n".join(lines)
+        "many times faster than the baseline in the same run:\n\n" + markdown(head, lines)
     )
-
-
-def competition_table(path: Path) -> str:
-    """results/competition.json as Markdown: a table a network, one row a method, rate and mix ratio, over the seeds.
-
-    What was measured with another Square than AutoAttack's, `square-paper`, or with a method as it was before (after a
-    comma it says how), is shown where there is nothing else.
-    """
-    rows = json.loads(path.read_text(encoding="utf-8"))
-    head = ["method", "rate", "mix ratio", "epochs", *(attack_name(column) for column in COLUMNS), "seeds"]
-    tables = []
-    for dataset, architecture in dict.fromkeys((row["dataset"], row["architecture"]) for row in rows):
-        groups: dict[tuple[Any, ...], list[Mapping[str, Any]]] = {}
-        for row in rows:
-            if (row["dataset"], row["architecture"]) == (dataset, architecture):
-                groups.setdefault(tuple(row.get(key) for key in _ALIKE), []).append(row)
-        present = {_line_of(own[0]) for own in groups.values() if not _of_before(own[0])}
-        shown = [own for own in groups.values() if not _of_before(own[0]) or _line_of(own[0]) not in present]
-        lines = [_line(head), _line(["---"] * len(head))]
-        for own in sorted(shown, key=lambda own: _order(own[0])):
-            accuracies = {column: mean_and_deviation([row[column] for row in own]) for column in COLUMNS}
-            if own[0].get("square") == "paper":
-                accuracies["autoattack"] += " †"
-            about = [own[0]["method"], f"{own[0]['rate']:g}", f"{own[0]['mix']:g}", own[0]["epochs"]]
-            lines.append(_line([*about, *accuracies.values(), f"{len(own)}"]))
-        strongest = f" (AutoAttack: {own[0]['n_autoattack']:,})" if own[0].get("n_autoattack") else ""
-        other = "\n\n† AutoAttack with `square-paper`, which can break more." if "†" in "".join(lines) else ""
-        tables.append(
-            f"{architecture} on {dataset}, {own[0]['n']:,} test images{strongest}, {own[0]['device']}; accuracy in "
-            "percent, mean ± standard deviation over the seeds:\n\n" + "\n".join(lines) + other
-        )
-    return "\n\n".join(tables)
-
-
-def _line_of(row: Mapping[str, Any]) -> tuple[Any, ...]:
-    return _method(row), *(row.get(key) for key in ("rate", "mix", "epochs", "fingerprint"))
-
-
-def _of_before(row: Mapping[str, Any]) -> bool:
-    return row.get("square") == "paper" or row["method"] != _method(row)
-
-
-def _method(row: Mapping[str, Any]) -> str:
-    return str(row["method"]).partition(",")[0]
-
-
-def _order(row: Mapping[str, Any]) -> tuple[Any, ...]:
-    """The teacher first; then by rate and mix ratio, so that competing methods stand together."""
-    methods = ["teacher", *METHODS]
-    return row["rate"], row["mix"], methods.index(_method(row)), row["epochs"]
 
 
 def _same_square(row: Mapping[str, Any]) -> bool:
@@ -201,7 +138,3 @@ def _pair(row: Mapping[str, Any] | None) -> str:
     if row is None:
         return ""
     return f"{row['ours']:.1f} / {row['oracle']:.1f} ({row['seconds_oracle'] / row['seconds_ours']:.1f}×)"
-
-
-def _line(cells: Sequence[str]) -> str:
-    return "| " + " | ".join(cells) + " |"

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -11,13 +13,15 @@ from pwoa.errors import InputError
 from pwoa.report.table import attack_name, norm_name
 
 _COLOURS = ("#4c72b0", "#c44e52", "#55a868", "#8172b3", "#dd8452", "#64b5cd", "#937860", "#8c8c8c")
+_SHADES = ("#4c72b0", "#8fa8d0", "#e8b48f", "#dd8452")
+_CLEAR = {"facecolor": "white", "edgecolor": "none", "pad": 0.5}
 _MARKS = "os^Dv<>"
 _LETTERS = 80  # side by side below the axes
 
 
 def accuracy_bars(rows: Mapping[str, Mapping[str, float]], title: str, path: str | Path) -> None:
     """A group of bars an attack, one bar a model, with the values on top."""
-    figure, axes = _figure(title)
+    figure, (axes,) = _figure(title)
     attacks = list(next(iter(rows.values())))
     width = 0.8 / len(rows)
     for number, (name, scores) in enumerate(rows.items()):
@@ -28,6 +32,39 @@ def accuracy_bars(rows: Mapping[str, Mapping[str, float]], title: str, path: str
     axes.set_xticks(range(len(attacks)), [attack_name(attack) for attack in attacks])
     axes.set_ylim(0, 108)
     figure.legend(loc="outside lower center", ncols=len(rows), frameon=False)
+    figure.savefig(path, dpi=144)
+
+
+@dataclass
+class Panel:
+    """Accuracies of methods pruned from one teacher: by method and mix ratio the mean and deviation, in percent."""
+
+    title: str
+    teacher: float = 0.0
+    methods: dict[str, dict[float, tuple[float, float]]] = field(default_factory=dict)
+
+
+def mix_bars(panels: Sequence[Panel], attack: str, path: str | Path) -> None:
+    """A group of bars a method, one bar a mix ratio that it has, with the values on top; the teacher is a line."""
+    figure, every = _figure("", len(panels), f"accuracy under {attack_name(attack)}, %")
+    mixes = sorted({mix for panel in panels for own in panel.methods.values() for mix in own})
+    colours = dict(zip(mixes, itertools.cycle(_SHADES)))
+    legend: dict[str, Any] = {}
+    for axes, panel in zip(every, panels, strict=True):
+        width = 0.84 / max(map(len, panel.methods.values()))
+        for number, own in enumerate(panel.methods.values()):
+            for place, mix in enumerate(sorted(own)):
+                mean, deviation = own[mix]
+                x = number + (place - (len(own) - 1) / 2) * width
+                bar = axes.bar(x, mean, width * 0.94, yerr=deviation, color=colours[mix], ecolor="#444444")
+                axes.bar_label(bar, fmt="%.0f", fontsize=7, padding=2, bbox=_CLEAR)
+                legend[f"mix ratio {mix:g}"] = bar[0]
+        legend["dense teacher"] = axes.axhline(panel.teacher, color="#444444", linestyle="--", linewidth=0.8, zorder=0)
+        axes.set_xticks(range(len(panel.methods)), panel.methods, fontsize=8)
+        axes.set_title(panel.title, fontsize=9, loc="left")
+        axes.set_ylim(0, 1.12 * panel.teacher)
+    names = sorted(legend)
+    figure.legend([legend[name] for name in names], names, loc="outside lower center", ncols=len(names), frameon=False)
     figure.savefig(path, dpi=144)
 
 
@@ -46,7 +83,7 @@ def security_curve(
     """
     intervals = intervals or {}
     _check_curves(radii, curves, intervals)
-    figure, axes = _figure(title)
+    figure, (axes,) = _figure(title)
     order = sorted(range(len(radii)), key=radii.__getitem__)
     x = [radii[place] for place in order]
     for number, (name, accuracy) in enumerate(curves.items()):
@@ -64,19 +101,20 @@ def security_curve(
     figure.savefig(path, dpi=144)
 
 
-def _figure(title: str) -> tuple[Any, Any]:
-    """A figure in the look of all, and its axes, of accuracy."""
+def _figure(title: str, panels: int = 1, what: str = "accuracy, %") -> tuple[Any, list[Any]]:
+    """A figure in the look of all, and the axes of its panels, side by side; what: the values they have in common."""
     try:
         from matplotlib.figure import Figure
     except ImportError:
         raise InputError("plots need matplotlib: pip install 'pwoa[plots]'") from None
-    figure = Figure(figsize=(8, 3.6), layout="constrained")
-    axes = figure.add_subplot()
-    axes.set_ylabel("accuracy, %")
-    axes.spines[["top", "right"]].set_visible(False)
+    figure = Figure(figsize=(8 if panels == 1 else 5 * panels, 3.6), layout="constrained")
+    every = list(figure.subplots(1, panels, squeeze=False)[0])
+    every[0].set_ylabel(what)
+    for axes in every:
+        axes.spines[["top", "right"]].set_visible(False)
     if title:
         figure.suptitle(title, fontsize=10, x=0.01, ha="left")
-    return figure, axes
+    return figure, every
 
 
 def _check_curves(

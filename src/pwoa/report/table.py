@@ -139,6 +139,11 @@ def comparison_table(comparison: Comparison) -> Table:
     return table
 
 
+def markdown(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A table in Markdown."""
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in (head, ["---"] * len(head), *rows))
+
+
 def _table(title: str, numbers: Sequence[str], first: str = "") -> Table:
     """A table of numbers, with names in the first column."""
     table = Table(title=title or None, title_justify="left", title_style="bold", caption_justify="left")

@@ -1,0 +1,126 @@
+"""The comparison of methods as tables of the documents, and as a picture, from the rows of results/competition.json."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from pwoa.files import load_rows
+from pwoa.methods import METHODS
+from pwoa.report.plots import Panel, mix_bars
+from pwoa.report.table import attack_name, markdown
+from pwoa.sweep.rows import COLUMNS, mean_and_deviation
+
+PUBLISHED = {"advprune": (80.54, 43.68), "hydra": (76.74, 43.34), "harp": (83.38, 45.40)}
+"""Natural and AutoAttack accuracy of ResNet-18 on CIFAR-10 without 90 % of its weights, in the Adversarial Pruning
+Benchmark, by methods trained on adversarial examples."""
+_OF_PUBLISHED: Mapping[str, Any] = {"dataset": "cifar10", "architecture": "resnet18", "rate": 10.0, "mix": 1.0}
+_ALIKE = ("method", "rate", "mix", "epochs", "fingerprint", "settings", "square")
+"""What the rows have in common that one line of the comparison is the mean of."""
+
+Line = Sequence[Mapping[str, Any]]
+"""The rows, one a seed, that a line of a table is the mean of."""
+
+
+def competition_table(path: Path) -> str:
+    """A table a network, one row a method, rate and mix ratio, over the seeds."""
+    head = ["method", "rate", "mix ratio", "epochs", *(attack_name(column) for column in COLUMNS), "seeds"]
+    tables = []
+    for (dataset, architecture), lines in _networks(load_rows(path)).items():
+        cells = []
+        for own in lines:
+            row, accuracies = own[0], {column: mean_and_deviation([row[column] for row in own]) for column in COLUMNS}
+            if row.get("square") == "paper":
+                accuracies["autoattack"] += " †"
+            about = [row["method"], f"{row['rate']:g}", f"{row['mix']:g}", row["epochs"]]
+            cells.append([*about, *accuracies.values(), f"{len(own)}"])
+        strongest = f" (AutoAttack: {row['n_autoattack']:,})" if row.get("n_autoattack") else ""
+        table = markdown(head, cells)
+        other = "\n\n† AutoAttack with `square-paper`, which can break more." if "†" in table else ""
+        tables.append(
+            f"{architecture} on {dataset}, {row['n']:,} test images{strongest}, {row['device']}; accuracy in "
+            f"percent, mean ± standard deviation over the seeds:\n\n{table}{other}"
+        )
+    return "\n\n".join(tables)
+
+
+def published_table(path: Path) -> str:
+    """What was published of methods trained on adversarial examples, and what the same methods reach here."""
+    lines = _networks(load_rows(path))[_OF_PUBLISHED["dataset"], _OF_PUBLISHED["architecture"]]
+    teacher = _means(next(own for own in lines if own[0]["method"] == "teacher"))
+    cells = []
+    for own in lines:
+        if own[0]["method"] in PUBLISHED and all(own[0][key] == value for key, value in _OF_PUBLISHED.items()):
+            published, here = PUBLISHED[own[0]["method"]], _means(own)
+            differences = (_pair(_minus(here, other), "+.1f") for other in (published, teacher))
+            cells.append([own[0]["method"], _pair(published), _pair(here), *differences])
+    head = ["natural / AutoAttack", "published", "here", "difference", "here, to the dense teacher"]
+    return markdown(head, cells)
+
+
+def draw(path: Path, picture: Path) -> None:
+    """The accuracy under AutoAttack of each method by its mix ratio, a panel a network."""
+    panels = []
+    for (dataset, architecture), lines in _networks(load_rows(path)).items():
+        (rate,) = {own[0]["rate"] for own in lines} - {1.0}
+        panel = Panel(f"{architecture} on {dataset}, rate {rate:g}")
+        for own in lines:
+            known = [row["autoattack"] for row in own]
+            if own[0]["method"] == "teacher":
+                panel.teacher = statistics.mean(known)
+            else:
+                bars = panel.methods.setdefault(_method(own[0]), {})
+                bars[own[0]["mix"]] = statistics.mean(known), statistics.stdev(known) if len(known) > 1 else 0.0
+        panels.append(panel)
+    mix_bars(panels, "autoattack", picture)
+
+
+def _networks(rows: Iterable[Mapping[str, Any]]) -> dict[tuple[str, str], list[Line]]:
+    """By data set and architecture the lines to show, in their order.
+
+    What was measured with another Square than AutoAttack's, `square-paper`, or with a method as it was before (after a
+    comma it says how), is shown where there is nothing else.
+    """
+    networks: dict[tuple[str, str], dict[tuple[Any, ...], list[Mapping[str, Any]]]] = {}
+    for row in rows:
+        groups = networks.setdefault((row["dataset"], row["architecture"]), {})
+        groups.setdefault(tuple(row.get(key) for key in _ALIKE), []).append(row)
+    return {network: _shown(groups.values()) for network, groups in networks.items()}
+
+
+def _shown(lines: Iterable[Line]) -> list[Line]:
+    ordered = sorted(lines, key=lambda own: _order(own[0]))
+    present = {_place(own[0]) for own in ordered if not _of_before(own[0])}
+    return [own for own in ordered if not _of_before(own[0]) or _place(own[0]) not in present]
+
+
+def _place(row: Mapping[str, Any]) -> tuple[Any, ...]:
+    return _method(row), *(row.get(key) for key in ("rate", "mix", "epochs", "fingerprint"))
+
+
+def _of_before(row: Mapping[str, Any]) -> bool:
+    return row.get("square") == "paper" or row["method"] != _method(row)
+
+
+def _method(row: Mapping[str, Any]) -> str:
+    return str(row["method"]).partition(",")[0]
+
+
+def _order(row: Mapping[str, Any]) -> tuple[Any, ...]:
+    """The teacher first; then by rate and mix ratio, so that competing methods stand together."""
+    methods = ["teacher", *METHODS]
+    return row["rate"], row["mix"], methods.index(_method(row)), row["epochs"]
+
+
+def _means(own: Line) -> tuple[float, float]:
+    return statistics.mean(row["natural"] for row in own), statistics.mean(row["autoattack"] for row in own)
+
+
+def _minus(a: tuple[float, float], b: tuple[float, float]) -> tuple[float, float]:
+    return a[0] - b[0], a[1] - b[1]
+
+
+def _pair(pair: tuple[float, float], form: str = ".2f") -> str:
+    return " / ".join(format(value, form).replace("-", "−") for value in pair)
