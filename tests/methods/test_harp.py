@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.func import functional_call
 
 import pwoa
 from pwoa.data import Data
 from pwoa.errors import InputError
-from pwoa.methods.harp import Harp, ShareScoring, largest, shared_out
+from pwoa.methods.harp import Harp, ShareScoring, largest
 from pwoa.recipe import Recipe
-from pwoa.sparsity import prunable, sizes
+from pwoa.sparsity import prunable
 from pwoa.sparsity.allocation import uniform
 from pwoa.sparsity.patterns import unstructured
 from pwoa.training import Batch, Material
@@ -42,26 +39,6 @@ def test_the_largest_scores_are_kept_whatever_their_sign(count: int) -> None:
 
 def test_equal_scores_do_not_add_to_the_count() -> None:
     assert int(largest(torch.ones(7), torch.tensor(3.0)).sum()) == 3
-
-
-@given(
-    layers=st.lists(st.tuples(st.integers(1, 500), st.floats(0.001, 1.0)), min_size=1, max_size=8),
-    share=st.floats(0.0, 1.0),
-)
-def test_shares_are_whole_numbers_that_sum_up_to_the_total(layers: list[tuple[int, float]], share: float) -> None:
-    limits = {str(number): size for number, (size, _) in enumerate(layers)}
-    wanted = {str(number): size * part for number, (size, part) in enumerate(layers)}
-    total = len(layers) + math.floor(share * (sum(limits.values()) - len(layers)))
-    kept = shared_out(wanted, limits, total)
-    assert sum(kept.values()) == total
-    assert all(1 <= kept[name] <= limits[name] for name in kept)
-
-
-def test_shares_are_in_proportion_until_a_layer_is_full() -> None:
-    assert shared_out({"a": 30.0, "b": 10.0}, {"a": 100, "b": 100}, 8) == {"a": 6, "b": 2}
-    assert shared_out({"a": 30.0, "b": 10.0}, {"a": 100, "b": 100}, 9) == {"a": 7, "b": 2}
-    assert shared_out({"a": 30.0, "b": 10.0}, {"a": 40, "b": 100}, 60) == {"a": 40, "b": 20}
-    assert shared_out({"a": 1000.0, "b": 0.001}, {"a": 2000, "b": 5}, 100) == {"a": 99, "b": 1}
 
 
 def test_layers_start_at_the_square_root_of_the_budget(tiny_teacher: nn.Module, tiny_data: Data, quick: Make) -> None:
@@ -171,8 +148,8 @@ def test_at_rate_1_everything_stays(tmp_path: Path, tiny_teacher: nn.Module, tin
 
 def test_a_rate_that_equal_shares_could_not_meet(tiny_teacher: nn.Module, tiny_data: Data, quick: Make) -> None:
     """At the first, two of the layers would keep less than half a weight; at the second, each keeps one."""
-    layers = sizes(prunable(tiny_teacher))
-    total = sum(layers.values())
+    layers = prunable(tiny_teacher)
+    total = sum(weight.numel() for weight in layers.values())
     for rate in (100.0, total / 3):
         with pytest.raises(InputError, match="leaves layer"):
             uniform(layers, rate)

@@ -16,7 +16,7 @@ from pwoa.data import Data
 from pwoa.methods import METHODS
 from pwoa.methods.masked import MaskedStage
 from pwoa.recipe import Recipe
-from pwoa.sparsity import ALLOCATIONS, Masks, prunable, sizes
+from pwoa.sparsity import Masks, allocate, prunable
 from pwoa.training import Batch, Loss, Material
 
 
@@ -32,7 +32,7 @@ class Toy:
             return Loss(value, {"smoothed": value}, logits)
 
         weights = prunable(student)
-        kept = ALLOCATIONS[recipe.sparsity.allocation](sizes(weights), recipe.sparsity.rate)
+        kept = allocate(weights, recipe.sparsity)
         masks = Masks(weights, kept, recipe.sparsity.pattern)
         self.stages = [RandomStage(loss, masks, recipe.finetune.epochs, recipe.finetune.learning_rate)]
 

@@ -1,51 +1,156 @@
+"""Every allocation meets the budget exactly, and shares it out as published."""
+
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from fractions import Fraction
+from pathlib import Path
 
 import pytest
+import torch
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
+from torch import Tensor, nn
 
+import pwoa
+from pwoa.data import Data
 from pwoa.errors import InputError
-from pwoa.sparsity import ALLOCATIONS
+from pwoa.recipe import Recipe, SparsityRecipe
+from pwoa.sparsity import ALLOCATIONS, allocate, budget, prunable, shared_out
+from pwoa.sparsity.allocation import erk, lamp, uniform
 
-uniform = ALLOCATIONS["uniform"]
+Make = Callable[..., Recipe]
 rates = st.floats(1, 20) | st.integers(10, 200).map(lambda tenths: tenths / 10)
+
+
+def layers(*sizes: int) -> dict[str, Tensor]:
+    return {f"layer{number}": torch.ones(size) for number, size in enumerate(sizes)}
 
 
 @settings(deadline=None, max_examples=200)
 @given(st.lists(st.integers(1, 5000), min_size=1, max_size=8), rates)
 @example([11, 88], 1.1)  # in floats 11/1.1 is 10 and 88/1.1 is 80, but 99/1.1 is below 90
-def test_uniform_meets_the_total_exactly_and_each_layer_within_one(numbers: list[int], rate: float) -> None:
-    sizes = {f"layer{i}": number for i, number in enumerate(numbers)}
-    assume(min(numbers) >= rate)
+def test_uniform_meets_the_total_exactly_and_each_layer_within_one(sizes: list[int], rate: float) -> None:
+    assume(min(sizes) >= rate)
     exact = Fraction(str(rate))
-    kept = uniform(sizes, rate)
-    assert list(kept) == list(sizes)
-    assert sum(kept.values()) == math.floor(sum(numbers) / exact)
-    for name, size in sizes.items():
-        assert abs(kept[name] - size / exact) < 1
-        assert 0 < kept[name] <= size
+    kept = uniform(layers(*sizes), rate)
+    assert list(kept) == list(layers(*sizes))
+    assert sum(kept.values()) == math.floor(sum(sizes) / exact)
+    for number, size in zip(kept.values(), sizes, strict=True):
+        assert abs(number - size / exact) < 1
+        assert 0 < number <= size
 
 
 def test_uniform_by_hand() -> None:
-    assert uniform({"a": 10, "b": 10, "c": 8}, 4) == {"a": 3, "b": 2, "c": 2}
-    assert uniform({"a": 7, "b": 6}, 4) == {"a": 2, "b": 1}
+    assert list(uniform(layers(10, 10, 8), 4).values()) == [3, 2, 2]
+    assert list(uniform(layers(7, 6), 4).values()) == [2, 1]
 
 
-def test_rate_one_keeps_everything() -> None:
-    assert uniform({"a": 3, "b": 50}, 1) == {"a": 3, "b": 50}
+@settings(deadline=None, max_examples=100)
+@given(
+    st.lists(st.tuples(st.integers(1, 12), st.integers(1, 12), st.integers(1, 3)), min_size=1, max_size=6),
+    rates,
+    st.integers(0, 2**31),
+    st.sampled_from(sorted(ALLOCATIONS)),
+)
+def test_every_allocation_meets_the_total_and_leaves_no_layer_empty_or_overfull(
+    shapes: list[tuple[int, int, int]], rate: float, seed: int, name: str
+) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    weights = {str(i): torch.randn(a, b, k, k, generator=generator) for i, (a, b, k) in enumerate(shapes)}
+    least = min(weight.numel() for weight in weights.values()) if name == "uniform" else math.inf
+    assume(rate <= least and sum(weight.numel() for weight in weights.values()) / rate >= len(weights) + 1)
+    kept = allocate(weights, SparsityRecipe(rate=rate, allocation=name))
+    assert list(kept) == list(weights)
+    assert sum(kept.values()) == budget(weights, rate)
+    assert all(1 <= kept[name] <= weight.numel() for name, weight in weights.items())
 
 
+def test_erk_is_in_proportion_to_the_sum_of_the_dimensions_until_a_layer_is_full() -> None:
+    weights = {"first": torch.ones(4, 1, 3, 3), "wide": torch.ones(40, 40, 3, 3), "head": torch.ones(10, 40)}
+    kept = erk(weights, 14836 / 147.5)  # a budget of 147
+    assert kept == {"first": 11, "wide": 86, "head": 50}
+    kept = erk(weights, 14836 / 1000.5)  # in proportion the first would have 75 of its 36
+    assert kept == {"first": 36, "wide": 610, "head": 354}
+
+
+def test_lamp_by_hand() -> None:
+    """Squares 16, 9, 4, 1 have the scores 1, 9/25, 4/29, 1/30; squares 25, 25, 1 have 1, 1/2, 1/51."""
+    weights = {"a": torch.tensor([[-1.0, 2.0], [3.0, -4.0]]), "b": torch.tensor([5.0, 1.0, -5.0])}
+    assert [lamp(weights, 7 / total) for total in (2.1, 3.1, 4.1, 5.1, 6.1, 7)] == [
+        {"a": 1, "b": 1},
+        {"a": 1, "b": 2},
+        {"a": 2, "b": 2},
+        {"a": 3, "b": 2},
+        {"a": 4, "b": 2},
+        {"a": 4, "b": 3},
+    ]
+
+
+def test_lamp_does_not_depend_on_the_scale_of_a_layer() -> None:
+    generator = torch.Generator().manual_seed(0)
+    weights = {name: torch.randn(20, 30, generator=generator) for name in "abc"}
+    assert lamp(weights, 8) == lamp({**weights, "b": 1e-4 * weights["b"]}, 8)
+
+
+def test_lamp_keeps_a_weight_of_a_layer_of_zeros() -> None:
+    assert lamp({"a": torch.zeros(50), "b": torch.randn(50)}, 10)["a"] == 1
+
+
+@pytest.mark.parametrize("name", sorted(ALLOCATIONS))
+def test_rate_one_keeps_everything(name: str) -> None:
+    assert ALLOCATIONS[name](layers(3, 50), 1) == {"layer0": 3, "layer1": 50}
+
+
+@pytest.mark.parametrize("name", sorted(ALLOCATIONS))
 @pytest.mark.parametrize("rate", [0.99, 0.0, -4.0])
-def test_a_rate_below_one_is_refused(rate: float) -> None:
+def test_a_rate_below_one_is_refused(name: str, rate: float) -> None:
     with pytest.raises(InputError, match=f"rate {rate:g} is below 1"):
-        uniform({"a": 100}, rate)
+        ALLOCATIONS[name](layers(100), rate)
+
+
+@pytest.mark.parametrize("name", sorted(ALLOCATIONS))
+def test_a_budget_smaller_than_the_number_of_layers_is_refused(name: str) -> None:
+    with pytest.raises(InputError, match="1 weight cannot be shared out among 2 layers; lower the rate"):
+        ALLOCATIONS[name](layers(100, 20), 100)
 
 
 def test_a_layer_left_empty_is_refused_by_name() -> None:
     with pytest.raises(
-        InputError, match=r"rate 16 leaves layer head\.weight empty: it has 6 weights, so at most rate 6"
+        InputError,
+        match="leaves layer layer1 empty: it has 6 weights, so at most rate 6, or another allocation",
     ):
-        uniform({"conv.weight": 16000, "head.weight": 6}, 16)
+        uniform(layers(16000, 6), 16)
+
+
+@given(
+    layers=st.lists(st.tuples(st.integers(1, 500), st.floats(0.001, 1.0)), min_size=1, max_size=8),
+    share=st.floats(0.0, 1.0),
+)
+def test_shares_are_whole_numbers_that_sum_up_to_the_total(layers: list[tuple[int, float]], share: float) -> None:
+    limits = {str(number): size for number, (size, _) in enumerate(layers)}
+    wanted = {str(number): size * part for number, (size, part) in enumerate(layers)}
+    total = len(layers) + math.floor(share * (sum(limits.values()) - len(layers)))
+    kept = shared_out(wanted, limits, total)
+    assert sum(kept.values()) == total
+    assert all(1 <= kept[name] <= limits[name] for name in kept)
+
+
+def test_shares_are_in_proportion_until_a_layer_is_full() -> None:
+    assert shared_out({"a": 30.0, "b": 10.0}, {"a": 100, "b": 100}, 8) == {"a": 6, "b": 2}
+    assert shared_out({"a": 30.0, "b": 10.0}, {"a": 100, "b": 100}, 9) == {"a": 7, "b": 2}
+    assert shared_out({"a": 30.0, "b": 10.0}, {"a": 40, "b": 100}, 60) == {"a": 40, "b": 20}
+    assert shared_out({"a": 1000.0, "b": 0.001}, {"a": 2000, "b": 5}, 100) == {"a": 99, "b": 1}
+
+
+@pytest.mark.parametrize("name", ["erk", "lamp"])
+@pytest.mark.parametrize("method", ["pwoa", "hydra", "apd", "magnitude"])
+def test_a_run_ends_with_what_its_allocation_says_of_the_teacher(
+    tmp_path: Path, tiny_teacher: nn.Module, tiny_data: Data, quick: Make, method: str, name: str
+) -> None:
+    recipe = quick(method=method, sparsity__rate=5.0, sparsity__allocation=name, search__epochs=1, finetune__epochs=1)
+    expected = allocate(prunable(tiny_teacher), recipe.sparsity)
+    assert expected != allocate(prunable(tiny_teacher), SparsityRecipe(rate=5.0))
+    result = pwoa.prune(tiny_teacher, tiny_data, recipe=recipe, folder=tmp_path / "run")
+    assert {row["layer"]: row["kept"] for row in result.summary["sparsity"][:-1]} == expected

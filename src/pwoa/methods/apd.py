@@ -32,7 +32,7 @@ from pwoa.models.checkpoint import open_checkpoint
 from pwoa.models.contents import normalises
 from pwoa.models.filling import fill
 from pwoa.recipe import Recipe
-from pwoa.sparsity import ALLOCATIONS, Masks, project, prunable, sizes
+from pwoa.sparsity import Masks, allocate, project, prunable
 from pwoa.training import Batch, Loss, Material, Stage
 
 
@@ -42,7 +42,7 @@ class Apd:
     def __init__(self, student: nn.Module, teacher: nn.Module, material: Material, recipe: Recipe) -> None:
         self.example_free = not recipe.training.mix
         weights, pattern = prunable(student), recipe.sparsity.pattern
-        kept = ALLOCATIONS[recipe.sparsity.allocation](sizes(weights), recipe.sparsity.rate)
+        kept = allocate(weights, recipe.sparsity)
         loss = distilled(student, _teacher(teacher, recipe.apd.teacher), material, recipe)
         masks = Masks(weights, kept, pattern)
         self.stages: list[Stage] = [

@@ -23,13 +23,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from pwoa.errors import InputError
 from pwoa.methods.hydra import Scoring, Tuning
 from pwoa.methods.mixing import mixed_classification
 from pwoa.recipe import Recipe
-from pwoa.sparsity import Masks, budget, prunable, sizes
+from pwoa.sparsity import Masks, budget, prunable, shared_out, sizes
 from pwoa.training import Batch, Loss, Material, Stage
-from pwoa.words import counted
 
 PUBLISHED_EPOCHS = 20
 MET = 5e-5
@@ -42,7 +40,7 @@ class Harp:
     def __init__(self, student: nn.Module, teacher: nn.Module, material: Material, recipe: Recipe) -> None:
         self.example_free = not recipe.training.mix
         weights = prunable(student)
-        kept = shared_out(sizes(weights), sizes(weights), budget(sizes(weights), recipe.sparsity.rate))
+        kept = shared_out(sizes(weights), sizes(weights), budget(weights, recipe.sparsity.rate))
         loss = mixed_classification(student, material, recipe)
         scoring = ShareScoring(student, loss, kept, recipe)
         masks = Masks(weights, kept, recipe.sparsity.pattern)
@@ -126,24 +124,3 @@ def largest(scores: Tensor, count: Tensor) -> Tensor:
     order = scores.abs().flatten().argsort(descending=True)
     chosen = torch.arange(len(order), device=order.device) < count
     return torch.empty_like(chosen).scatter_(0, order, chosen).view_as(scores)
-
-
-def shared_out(wanted: Mapping[str, float], limits: Mapping[str, int], total: int) -> dict[str, int]:
-    """Whole numbers in proportion to what is wanted, each from 1 to its limit, that sum up to `total`."""
-    if total < len(wanted):
-        left = counted(total, "weight")
-        raise InputError(f"{left} cannot be shared out among {counted(len(wanted), 'layer')}; lower the rate")
-
-    def shares(factor: float) -> dict[str, int]:
-        return {name: min(max(math.floor(factor * value), 1), limits[name]) for name, value in wanted.items()}
-
-    low, high = 0.0, max(limits[name] / value for name, value in wanted.items())
-    for _ in range(100):
-        middle = (low + high) / 2
-        low, high = (middle, high) if sum(shares(middle).values()) <= total else (low, middle)
-    kept = shares(low)
-    with_room = [name for name in kept if kept[name] < limits[name]]
-    with_room.sort(key=lambda name: kept[name] - low * wanted[name])
-    for name in with_room[: total - sum(kept.values())]:
-        kept[name] += 1
-    return kept

@@ -21,7 +21,7 @@ from pwoa.methods.masked import MaskedStage
 from pwoa.methods.mixing import mixed_classification
 from pwoa.methods.trades import Trades
 from pwoa.recipe import Recipe
-from pwoa.sparsity import ALLOCATIONS, Masks, prunable, sizes
+from pwoa.sparsity import Masks, allocate, prunable
 from pwoa.sparsity.patterns import PATTERNS
 from pwoa.training import Batch, Loss, Material, Stage
 
@@ -32,7 +32,7 @@ class Hydra:
     def __init__(self, student: nn.Module, teacher: nn.Module, material: Material, recipe: Recipe) -> None:
         self.example_free = not recipe.training.mix
         weights = prunable(student)
-        kept = ALLOCATIONS[recipe.sparsity.allocation](sizes(weights), recipe.sparsity.rate)
+        kept = allocate(weights, recipe.sparsity)
         loss = mixed_loss(student, material, recipe)
         scoring = Scoring(student, loss, kept, recipe)
         masks = Masks(weights, kept, recipe.sparsity.pattern)

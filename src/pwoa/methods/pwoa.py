@@ -19,7 +19,7 @@ from pwoa.methods.mixing import Mixer
 from pwoa.methods.objective import Objective, Weights
 from pwoa.methods.teacher import teacher_logits
 from pwoa.recipe import Recipe, SearchRecipe
-from pwoa.sparsity import ALLOCATIONS, Admm, Masks, prunable, sizes
+from pwoa.sparsity import Admm, Masks, allocate, prunable
 from pwoa.training import Batch, Loss, Material, Stage
 
 
@@ -29,7 +29,7 @@ class Pwoa:
     def __init__(self, student: nn.Module, teacher: nn.Module, material: Material, recipe: Recipe) -> None:
         self.example_free = not recipe.training.mix
         weights = prunable(student)
-        kept = ALLOCATIONS[recipe.sparsity.allocation](sizes(weights), recipe.sparsity.rate)
+        kept = allocate(weights, recipe.sparsity)
         pattern = recipe.sparsity.pattern
         search = recipe.search
         said = None

@@ -85,7 +85,7 @@ class SparsityRecipe:
 
     rate: float = _number(4.0, low=1)
     pattern: str = _choice("unstructured", "unstructured")
-    allocation: str = _choice("uniform", "uniform")
+    allocation: str = _choice("uniform", "uniform", "erk", "lamp")
 
 
 @dataclass(frozen=True)

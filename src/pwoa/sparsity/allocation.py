@@ -6,33 +6,94 @@ import math
 from collections.abc import Callable, Mapping
 from fractions import Fraction
 
+import torch
+from torch import Tensor
+
 from pwoa.errors import InputError
+from pwoa.recipe import SparsityRecipe
+from pwoa.sparsity.layers import sizes
+from pwoa.words import counted
 
 
-def budget(sizes: Mapping[str, int], rate: float) -> int:
+def allocate(weights: Mapping[str, Tensor], recipe: SparsityRecipe) -> dict[str, int]:
+    """How many of its weights each layer keeps by the recipe's rate and allocation."""
+    return ALLOCATIONS[recipe.allocation](weights, recipe.rate)
+
+
+def budget(weights: Mapping[str, Tensor], rate: float) -> int:
     """How many weights a rate leaves in all: ⌊n / rate⌋."""
     if rate < 1:
         raise InputError(f"rate {rate:g} is below 1; rate 4 keeps a quarter of the weights")
-    return math.floor(sum(sizes.values()) / _exact(rate))
+    total = math.floor(sum(sizes(weights).values()) / _exact(rate))
+    if total < len(weights):
+        left = counted(total, "weight")
+        raise InputError(f"{left} cannot be shared out among {counted(len(weights), 'layer')}; lower the rate")
+    return total
 
 
-def uniform(sizes: Mapping[str, int], rate: float) -> dict[str, int]:
+def uniform(weights: Mapping[str, Tensor], rate: float) -> dict[str, int]:
     """The same rate in every layer, as in the paper: α_l = n_l / rate.
 
-    The total is ⌊n / rate⌋; what rounding down leaves over goes to the layers with the largest remainders.
+    What rounding down leaves over of the budget goes to the layers with the largest remainders.
     """
-    total = budget(sizes, rate)
-    shares = {name: size / _exact(rate) for name, size in sizes.items()}
+    total, numbers = budget(weights, rate), sizes(weights)
+    shares = {name: number / _exact(rate) for name, number in numbers.items()}
     kept = {name: math.floor(share) for name, share in shares.items()}
     left_over = total - sum(kept.values())
-    by_remainder = sorted(sizes, key=lambda name: kept[name] - shares[name])
+    by_remainder = sorted(kept, key=lambda name: kept[name] - shares[name])
     for name in by_remainder[:left_over]:
         kept[name] += 1
     for name, number in kept.items():
         if number == 0:
             raise InputError(
-                f"rate {rate:g} leaves layer {name} empty: it has {sizes[name]} weights, so at most rate {sizes[name]}"
+                f"rate {rate:g} leaves layer {name} empty: it has {numbers[name]} weights, so at most rate "
+                f"{numbers[name]}, or another allocation"
             )
+    return kept
+
+
+def erk(weights: Mapping[str, Tensor], rate: float) -> dict[str, int]:
+    """Erdős–Rényi kernel (Evci et al. 2020): in proportion to the sum of a layer's dimensions, at most all of them."""
+    wanted = {name: float(sum(weight.shape)) for name, weight in weights.items()}
+    return shared_out(wanted, sizes(weights), budget(weights, rate))
+
+
+@torch.no_grad()
+def lamp(weights: Mapping[str, Tensor], rate: float) -> dict[str, int]:
+    """Layer-adaptive magnitudes (Lee et al. 2021): of all weights, those with the largest LAMP scores.
+
+    The score of a weight is its square over the sum of the squares of its layer that are not smaller, its own among
+    them: the largest weight of every layer has the score 1, and stays.
+    """
+    scores = [_lamp_scores(weight) for weight in weights.values()]
+    layers = torch.arange(len(scores)).repeat_interleave(torch.tensor([len(own) for own in scores]))
+    chosen = torch.cat(scores).topk(budget(weights, rate), sorted=False).indices
+    return dict(zip(weights, layers[chosen].bincount(minlength=len(scores)).tolist(), strict=True))
+
+
+def _lamp_scores(weight: Tensor) -> Tensor:
+    """The scores of a layer, the largest first; on the CPU in double precision, so that every device has the same."""
+    squares = weight.detach().cpu().double().square().flatten().sort(descending=True).values
+    scores = (squares / squares.cumsum(0)).nan_to_num()
+    scores[0] = 1.0  # also of a layer of zeros
+    return scores
+
+
+def shared_out(wanted: Mapping[str, float], limits: Mapping[str, int], total: int) -> dict[str, int]:
+    """Whole numbers in proportion to what is wanted, each from 1 to its limit, that sum up to `total`."""
+
+    def shares(factor: float) -> dict[str, int]:
+        return {name: min(max(math.floor(factor * value), 1), limits[name]) for name, value in wanted.items()}
+
+    low, high = 0.0, max(limits[name] / value for name, value in wanted.items())
+    for _ in range(100):
+        middle = (low + high) / 2
+        low, high = (middle, high) if sum(shares(middle).values()) <= total else (low, middle)
+    kept = shares(low)
+    with_room = [name for name in kept if kept[name] < limits[name]]
+    with_room.sort(key=lambda name: kept[name] - low * wanted[name])
+    for name in with_room[: total - sum(kept.values())]:
+        kept[name] += 1
     return kept
 
 
@@ -41,4 +102,8 @@ def _exact(rate: float) -> Fraction:
     return Fraction(str(rate))
 
 
-ALLOCATIONS: dict[str, Callable[[Mapping[str, int], float], dict[str, int]]] = {"uniform": uniform}
+ALLOCATIONS: dict[str, Callable[[Mapping[str, Tensor], float], dict[str, int]]] = {
+    "uniform": uniform,
+    "erk": erk,
+    "lamp": lamp,
+}

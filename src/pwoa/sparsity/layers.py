@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
@@ -45,6 +46,6 @@ def count(model: nn.Module) -> list[Count]:
     return [*rows, Count("total", sum(row.total for row in rows), sum(row.kept for row in rows))]
 
 
-def sizes(weights: dict[str, Tensor] | dict[str, nn.Parameter]) -> dict[str, int]:
+def sizes(weights: Mapping[str, Tensor]) -> dict[str, int]:
     """The number of weights of each layer."""
     return {name: weight.numel() for name, weight in weights.items()}
