@@ -180,7 +180,8 @@ def _known(rows: Iterable[Mapping[str, Any]], run: Mapping[str, Any], images: in
 
 
 def _row(recipe: Recipe, result: Mapping[str, Any]) -> dict[str, Any]:
-    return {**row_of(recipe, result), "teacher": Path(recipe.teacher.checkpoint).name}
+    about = {"teacher": Path(recipe.teacher.checkpoint).name, "allocation": recipe.sparsity.allocation}
+    return {**row_of(recipe, result), **about}
 
 
 def _scores(row: Mapping[str, Any], recipe: Recipe) -> dict[str, float]:

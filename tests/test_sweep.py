@@ -302,8 +302,11 @@ def test_finished_runs_are_skipped_and_failed_ones_left_out(tmp_path: Path, few:
     assert narrowest["rate"] == 100000.0
     assert list(found.failed) == ["method=magnitude-rate=100000"]
     assert "leaves layer" in found.failed["method=magnitude-rate=100000"]
-    assert told.said[0] == f"4 runs, 0 finished before; sweep folder: {tmp_path / 'runs'}"
-    assert told.said[1].startswith("method=magnitude-rate=100000 failed: rate 100000 leaves layer")
+    assert told.said[0] == f"4 runs, 0 finished before; sweep folder, with a log a run: {tmp_path / 'runs'}"
+    accuracies = f"natural {pruned['natural']:.1f} %, pgd2 {pruned['pgd2']:.1f} %"
+    assert told.said[1] == f"method=magnitude-rate=64: {accuracies}, 1 of 4 runs"
+    assert told.said[2].startswith("method=magnitude-rate=100000 failed: rate 100000 leaves layer")
+    assert [line.rpartition(", ")[2] for line in told.said[3:]] == ["2 of 4 runs", "3 of 4 runs"]
     assert json.loads((tmp_path / "runs" / "rows.json").read_text()) == found.rows
     assert list(found.table) == ["magnitude, rate 64, mix 0", "pgd-at (lite), rate 64", "pgd-at (lite), rate 1e+05"]
 

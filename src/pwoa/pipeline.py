@@ -21,7 +21,7 @@ from pwoa.evaluation import check_teacher
 from pwoa.evaluation.verdicts import FILE as VERDICTS
 from pwoa.evaluation.verdicts import save_verdicts
 from pwoa.guard import example_free
-from pwoa.methods import SCORING, epochs_in_words, find_method
+from pwoa.methods import SCORING, SHARING, epochs_in_words, find_method
 from pwoa.models import architecture_name, check_model, fingerprint, load_model
 from pwoa.progress import Progress
 from pwoa.recipe import Recipe, load_recipe, numbers, recipe_for
@@ -79,22 +79,25 @@ class _Pruning(Work):
         recipe = self.recipe
         several = f"{processes.count} × " if processes.count > 1 else ""
         method = "" if recipe.method == "pwoa" else f"{recipe.method}: "
+        allocation = recipe.sparsity.allocation
+        shared = "" if allocation == "uniform" or recipe.method in SHARING else f" by {allocation}"
         mix = recipe.training.mix
         examples = f"mix ratio {mix:g}, not example-free" if mix else "natural examples only"
         return (
-            f"{method}{recipe.teacher.architecture} on {recipe.data.name}, rate {recipe.sparsity.rate:g}, "
+            f"{method}{recipe.teacher.architecture} on {recipe.data.name}, rate {recipe.sparsity.rate:g}{shared}, "
             f"{epochs_in_words(recipe)} on {self.material.in_words()}, "
             f"{several}{device_name(self.device)}\n"
             f"threat: {recipe.threat.norm} {recipe.threat.radius:.4g}; {examples}; run folder: {run.path}{self._hint()}"
         )
 
     def _hint(self) -> str:
-        if self.recipe.method not in SCORING or self.recipe.training.optimizer != "adam":
-            return ""
-        method = self.recipe.method
-        return (
-            f"\nnote: the scores of {method} are meant for SGD; the presets mnist-{method} and cifar10-{method} have it"
-        )
+        recipe, hints = self.recipe, []
+        if recipe.method in SCORING and recipe.training.optimizer == "adam":
+            which = f"the presets mnist-{recipe.method} and cifar10-{recipe.method} have it"
+            hints.append(f"the scores of {recipe.method} are meant for SGD; {which}")
+        if recipe.method in SHARING and recipe.sparsity.allocation != "uniform":
+            hints.append(f"{recipe.method} learns how many weights each layer keeps; sparsity.allocation is not used")
+        return "".join(f"\nnote: {hint}" for hint in hints)
 
     def done_before(self, run: Run) -> nn.Module:
         return load_run(run.path, copy.deepcopy(self.student))

@@ -62,8 +62,8 @@ class ConsoleProgress(Progress):
         self._done += units
         now = time.monotonic()
         if self._terminal and self._bar.task_ids:
-            rate = f"{(self._done - self._first) / max(now - self._began, 1e-9):.0f}/s"
-            self._bar.update(self._bar.task_ids[0], advance=units, rate=rate)
+            rate = (self._done - self._first) / max(now - self._began, 1e-9)
+            self._bar.update(self._bar.task_ids[0], advance=units, rate=f"{rate:.0f}/s" if rate >= 1 else "")
         elif now - self._spoke > 30 and self._done < self._total:  # a sign of life in a log
             self._spoke = now
             self.say(f"{self._name}: {self._done}/{self._total}")

@@ -96,7 +96,7 @@ def test_rows_are_saved_after_every_run_and_not_run_again(
         *("natural", "pgd20", "cw", "autoattack", "n", "seconds", "device"),
     } <= set(rows[1])
     assert rows[0]["natural"] > 90
-    assert rows[1]["teacher"] == "embedded"
+    assert (rows[1]["teacher"], rows[1]["allocation"]) == ("embedded", "uniform")
     assert (rows[1]["n"], rows[1]["n_autoattack"], rows[1]["cw"]) == (20, 5, None)
     assert all(row["autoattack"] in (0, 20, 40, 60, 80, 100) for row in rows)
 

@@ -209,6 +209,31 @@ def test_scores_that_are_trained_by_adam_are_told(
     assert told.said[0].count("note: the scores of hydra are meant for SGD") == told_so
 
 
+@pytest.mark.parametrize(
+    ("method", "allocation", "rate", "hint"),
+    [
+        ("magnitude", "lamp", "rate 5 by lamp, ", 0),
+        ("magnitude", "uniform", "rate 5, ", 0),
+        ("harp", "lamp", "rate 5, ", 1),
+    ],
+)
+def test_an_allocation_is_told_or_that_it_is_not_used(
+    tmp_path: Path,
+    tiny_teacher: nn.Module,
+    tiny_data: Data,
+    quick: Make,
+    told: Any,
+    method: str,
+    allocation: str,
+    rate: str,
+    hint: int,
+) -> None:
+    recipe = quick(method=method, sparsity__allocation=allocation, search__epochs=1, finetune__epochs=1)
+    pwoa.prune(tiny_teacher, tiny_data, rate=5, recipe=recipe, folder=tmp_path / "run", progress=told)
+    assert rate in told.said[0]
+    assert told.said[0].count("note: harp learns how many weights each layer keeps; sparsity.allocation is not") == hint
+
+
 class Forgetful(nn.Module):
     """Has a layer that it does not use."""
 

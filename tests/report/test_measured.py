@@ -185,13 +185,16 @@ def test_the_table_of_the_competition_has_a_row_for_a_method_at_a_rate_and_a_mix
         {**teacher, "method": "hydra", "rate": 4.0, "mix": 1.0, "pgd20": 43.5, "square": "paper"},
         {**teacher, "method": "hydra, as before", "rate": 4.0, "mix": 0.5, "pgd20": 42.5},
         {**teacher, "method": "hydra, as before", "rate": 2.0, "pgd20": 41.5},
+        {**teacher, "method": "pwoa", "rate": 4.0, "natural": 87.5, "allocation": "lamp", "settings": "lamp"},
+        {**teacher, "method": "pwoa", "rate": 4.0, "natural": 90.0, "allocation": "uniform", "seed": 2},
         {**teacher, "architecture": "wide"},
     ]
     (tmp_path / "competition.json").write_text(json.dumps(rows))
     table = competition_table(tmp_path / "competition.json")
     assert "| method | rate | mix ratio | epochs | natural | PGD-20 | CW | AutoAttack | seeds |" in table
     assert "| teacher | 1 | 0 | 4+10 | 90.00 | 50.00 |  | 40.00 | 1 |" in table
-    assert "| pwoa | 4 | 0 | 4+10 | 88.50 ± 0.71 | 50.00 ± 0.00 |  | 40.00 ± 0.00 | 2 |" in table
+    assert "| pwoa | 4 | 0 | 4+10 | 89.00 ± 1.00 | 50.00 ± 0.00 |  | 40.00 ± 0.00 | 3 |" in table
+    assert "| pwoa (lamp) | 4 | 0 | 4+10 | 87.50 | 50.00 |  | 40.00 | 1 |" in table
     assert "| hydra | 4 | 0.5 | 4+10 | 90.00 | 45.50 |  | 40.00 | 1 |" in table
     assert "44.50" not in table  # there is a row with AutoAttack's own Square
     assert "| hydra | 4 | 1 | 4+10 | 90.00 | 43.50 |  | 40.00 † | 1 |\n\n† AutoAttack with `square-paper`" in table

@@ -49,10 +49,11 @@ METHODS: dict[str, Callable[[nn.Module, nn.Module, Material, Recipe], Method]] =
 ONE_STAGE = ("magnitude",)
 """Methods that search nothing: they train the weights that stay from the start."""
 
-
 SCORING = ("hydra", "harp")
 """Methods whose search trains scores instead of weights, with learning rates for SGD."""
 
+SHARING = ("harp",)
+"""Methods that learn how many weights each layer keeps, and so know no allocation."""
 
 PRETRAINING: dict[str, Callable[[nn.Module, Material, Recipe], RobustTraining]] = {
     "pgd-at": PgdAt,

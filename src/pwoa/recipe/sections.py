@@ -81,7 +81,11 @@ class Threat:
 
 @dataclass(frozen=True)
 class SparsityRecipe:
-    """How small: `rate` is unpruned size over pruned size of the prunable weights."""
+    """How small: `rate` is unpruned size over pruned size of the prunable weights.
+
+    `allocation` shares the weights that stay among the layers: all at the same rate (`uniform`, the paper's), in
+    proportion to their dimensions (`erk`), or by the magnitudes of the teacher's weights (`lamp`).
+    """
 
     rate: float = _number(4.0, low=1)
     pattern: str = _choice("unstructured", "unstructured")

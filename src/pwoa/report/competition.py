@@ -34,7 +34,7 @@ def competition_table(path: Path) -> str:
             row, accuracies = own[0], {column: mean_and_deviation([row[column] for row in own]) for column in COLUMNS}
             if row.get("square") == "paper":
                 accuracies["autoattack"] += " †"
-            about = [row["method"], f"{row['rate']:g}", f"{row['mix']:g}", row["epochs"]]
+            about = [_name(row), f"{row['rate']:g}", f"{row['mix']:g}", row["epochs"]]
             cells.append([*about, *accuracies.values(), f"{len(own)}"])
         strongest = f" (AutoAttack: {row['n_autoattack']:,})" if row.get("n_autoattack") else ""
         table = markdown(head, cells)
@@ -52,7 +52,7 @@ def published_table(path: Path) -> str:
     teacher = _means(next(own for own in lines if own[0]["method"] == "teacher"))
     cells = []
     for own in lines:
-        if own[0]["method"] in PUBLISHED and all(own[0][key] == value for key, value in _OF_PUBLISHED.items()):
+        if _name(own[0]) in PUBLISHED and all(own[0][key] == value for key, value in _OF_PUBLISHED.items()):
             published, here = PUBLISHED[own[0]["method"]], _means(own)
             differences = (_pair(_minus(here, other), "+.1f") for other in (published, teacher))
             cells.append([own[0]["method"], _pair(published), _pair(here), *differences])
@@ -71,7 +71,7 @@ def draw(path: Path, picture: Path) -> None:
             if own[0]["method"] == "teacher":
                 panel.teacher = statistics.mean(known)
             else:
-                bars = panel.methods.setdefault(_method(own[0]), {})
+                bars = panel.methods.setdefault(_name(own[0]), {})
                 bars[own[0]["mix"]] = statistics.mean(known), statistics.stdev(known) if len(known) > 1 else 0.0
         panels.append(panel)
     mix_bars(panels, "autoattack", picture)
@@ -97,11 +97,18 @@ def _shown(lines: Iterable[Line]) -> list[Line]:
 
 
 def _place(row: Mapping[str, Any]) -> tuple[Any, ...]:
-    return _method(row), *(row.get(key) for key in ("rate", "mix", "epochs", "fingerprint"))
+    own = (row.get(key) for key in ("rate", "mix", "epochs", "fingerprint"))
+    return _method(row), row.get("allocation", "uniform"), *own
 
 
 def _of_before(row: Mapping[str, Any]) -> bool:
     return row.get("square") == "paper" or row["method"] != _method(row)
+
+
+def _name(row: Mapping[str, Any]) -> str:
+    """The method, and the allocation if it is not the paper's."""
+    allocation = row.get("allocation", "uniform")
+    return f"{row['method']}" if allocation == "uniform" else f"{row['method']} ({allocation})"
 
 
 def _method(row: Mapping[str, Any]) -> str:
@@ -111,7 +118,7 @@ def _method(row: Mapping[str, Any]) -> str:
 def _order(row: Mapping[str, Any]) -> tuple[Any, ...]:
     """The teacher first; then by rate and mix ratio, so that competing methods stand together."""
     methods = ["teacher", *METHODS]
-    return row["rate"], row["mix"], methods.index(_method(row)), row["epochs"]
+    return row["rate"], row["mix"], methods.index(_method(row)), _name(row), row["epochs"]
 
 
 def _means(own: Line) -> tuple[float, float]:

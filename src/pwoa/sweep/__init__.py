@@ -17,6 +17,7 @@ ones resumed, so that the same command goes on where it was stopped.
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -73,9 +74,11 @@ def sweep(
     left = [point for point in points if not _finished(folder / point.name, point)]
     with naming(folder):
         folder.mkdir(parents=True, exist_ok=True)
-    progress.say(f"{counted(len(points), 'run')}, {len(points) - len(left)} finished before; sweep folder: {folder}")
+    before = len(points) - len(left)
+    progress.say(f"{counted(len(points), 'run')}, {before} finished before; sweep folder, with a log a run: {folder}")
     progress.start("sweep", len(left))
     failed: dict[str, str] = {}
+    over = itertools.count(before + 1)
 
     def fail(name: str, failure: str) -> None:
         failed[name] = failure
@@ -86,6 +89,8 @@ def sweep(
             failure = f"it left no result in {folder / task.name}; all machines must see that folder"
         if failure is not None:
             fail(task.name, failure)
+        else:
+            progress.say(f"{task.name}: {_told(folder / task.name)}{next(over)} of {counted(len(points), 'run')}")
         progress.advance()
 
     try:
@@ -148,6 +153,15 @@ def _task(point: Point, folder: Path) -> Task:
     arguments = (point.verb, "--recipe", str(recipe), "--out", str(folder / point.name))
     log = folder / f"{point.name}.log"
     return Task(point.name, arguments, log, log.stat().st_size if log.exists() else 0)
+
+
+def _told(folder: Path) -> str:
+    """The accuracies of a run that has ended, for a line of progress."""
+    try:
+        row, attacks = _outcome(folder)
+    except InputError:
+        return ""  # which the end of the sweep tells
+    return "".join(f"{attack} {row[attack]:.1f} %, " for attack in attacks)
 
 
 def _outcome(folder: Path) -> tuple[dict[str, Any], list[str]]:
