@@ -66,14 +66,16 @@ def lamp(weights: Mapping[str, Tensor], rate: float) -> dict[str, int]:
     them: the largest weight of every layer has the score 1, and stays.
     """
     scores = [_lamp_scores(weight) for weight in weights.values()]
-    layers = torch.arange(len(scores)).repeat_interleave(torch.tensor([len(own) for own in scores]))
     chosen = torch.cat(scores).topk(budget(weights, rate), sorted=False).indices
-    return dict(zip(weights, layers[chosen].bincount(minlength=len(scores)).tolist(), strict=True))
+    ends = torch.tensor([len(own) for own in scores]).cumsum(0).to(chosen.device)
+    layers = torch.bucketize(chosen, ends, right=True)
+    return dict(zip(weights, layers.bincount(minlength=len(scores)).tolist(), strict=True))
 
 
 def _lamp_scores(weight: Tensor) -> Tensor:
-    """The scores of a layer, the largest first; on the CPU in double precision, so that every device has the same."""
-    squares = weight.detach().cpu().double().square().flatten().sort(descending=True).values
+    """The scores of a layer, the largest first, in double precision: sums are over millions."""
+    weight = weight.cpu() if weight.device.type == "mps" else weight  # which has no double
+    squares = weight.double().square().flatten().sort(descending=True).values
     scores = (squares / squares.cumsum(0)).nan_to_num()
     scores[0] = 1.0  # also of a layer of zeros
     return scores
