@@ -248,6 +248,38 @@ def test_a_sweep_is_not_made_in_the_folder_of_a_run(tmp_path: Path, name: str) -
     assert [file.name for file in run.iterdir()] == [name]
 
 
+def test_a_table_of_settings_may_have_a_label(tmp_path: Path) -> None:
+    grid = """
+    [grid]
+    objective = [{ label = "CE + HSIC", distillation = 0, classification = 1 }, {}, { hsic_x = 0.0, hsic_y = 0.0 }]
+    """
+    points = expand(write(tmp_path, 'recipe = "mnist"\n' + grid))
+    assert [point.label for point in points] == [
+        "pwoa, rate 4, mix 0, objective CE + HSIC",
+        "pwoa, rate 4, mix 0, objective unchanged",
+        "pwoa, rate 4, mix 0, objective 0.0/0.0",
+    ]
+    assert points[0].name == "objective=CE_+_HSIC"
+    assert points[0].axes == {"objective.distillation": 0, "objective.classification": 1}
+    assert points[1].recipe == load_recipe("mnist")
+
+
+def test_the_ablations_switch_the_terms_of_the_objective_on_and_off() -> None:
+    """The four objectives of the paper's table, and the one with cross-entropy beside the others."""
+    points = expand(Path(__file__).resolve().parents[1] / "benchmarks" / "ablations.toml")
+    assert len(points) == 5 * 3 * 3
+    chosen = [point.recipe.objective for point in points if point.name.endswith("-rate=8-seed=1")]
+    published = load_recipe("mnist").objective
+    assert [(o.distillation, o.hsic_x, o.hsic_y, o.classification) for o in chosen] == [
+        (0.0, 0.0, 0.0, 1.0),
+        (0.0, published.hsic_x, published.hsic_y, 1.0),
+        (published.distillation, 0.0, 0.0, 0.0),
+        (published.distillation, published.hsic_x, published.hsic_y, 0.0),
+        (published.distillation, published.hsic_x, published.hsic_y, 0.1),
+    ]
+    assert all(point.recipe.training.mix == 0 and point.recipe.method == "pwoa" for point in points)
+
+
 def test_means_and_deviations_are_over_rows_with_one_label() -> None:
     row = {"natural": 90.0, "pgd20": 50.0, "cw": None, "autoattack": None}
     rows = [("a", row), ("a", {**row, "pgd20": 54.0}), ("b", row)]
@@ -330,6 +362,7 @@ def test_rows_are_told_apart_by_the_values_of_the_grid(tmp_path: Path) -> None:
     method = ["pwoa", "trades"]
     finetune.learning_rate = [0.0, 0.1]
     teacher = [{ checkpoint = "a.pt", mean = "0.5" }]
+    objective = [{ label = "as ever" }]
     recipe = ["demo"]
     training.seed = [3]
     """
@@ -344,6 +377,15 @@ def test_rows_are_told_apart_by_the_values_of_the_grid(tmp_path: Path) -> None:
     assert [row.get("parameters") for row in rows] == [None, None, 7]
     assert {"method", "seed", "teacher"} <= set(rows[0])
     assert not {"training.seed", "teacher.checkpoint"} & set(rows[0])
+
+
+def test_a_row_has_what_a_table_of_the_grid_leaves_as_it_is(tmp_path: Path) -> None:
+    grid = 'objective = [{ label = "plain" }, { label = "more", temperature = 4.0 }]'
+    path = write(tmp_path, f'recipe = "demo"\n[grid]\n{grid}')
+    finish(tmp_path / "runs", path, {"pruned": {}}, {"pruned": {}})
+    rows = sweep(path, tmp_path / "runs").rows
+    assert [row["objective.temperature"] for row in rows] == [load_recipe("demo").objective.temperature, 4.0]
+    assert not any(key.endswith("label") for row in rows for key in row)
 
 
 @pytest.mark.parametrize("text", ["{", "[]", "{}", "3", '{"pruned": 3}', '{"pruned": {}}', "\xff"])

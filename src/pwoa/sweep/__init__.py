@@ -10,9 +10,10 @@
     "training.mix" = [0.0, 0.2, 1.0]
     "training.seed" = [0, 1, 2]
 
-`recipe` may stand in the grid too; without one, a run has the preset for its data.name. A method of robust training
-(here trades) prunes nothing: it trains the Lite network of each rate from scratch. Finished runs are skipped, broken
-ones resumed, so that the same command goes on where it was stopped.
+A table among the values, as those of `teacher` here, sets several keys at once; `label` in it is what names and the
+table call it. `recipe` may stand in the grid too; without one, a run has the preset for its data.name. A method of
+robust training (here trades) prunes nothing: it trains the Lite network of each rate from scratch. Finished runs are
+skipped, broken ones resumed, so that the same command goes on where it was stopped.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from typing import Any
 from pwoa.errors import InputError
 from pwoa.files import naming, replacing, save_rows
 from pwoa.progress import Progress
-from pwoa.recipe import load_recipe, to_toml, told
+from pwoa.recipe import flat, load_recipe, to_toml, told
 from pwoa.sweep.cluster import run_on_ray
 from pwoa.sweep.grid import Point, expand
 from pwoa.sweep.local import run_here
@@ -111,7 +112,9 @@ def sweep(
             fail(point.name, str(error))
             continue
         columns |= dict.fromkeys(attacks)
-        labelled.append((point.label, {"name": point.name, **row, **axes, **point.axes}))
+        unsaid = {} if point.verb == "pretrain" else flat(point.recipe)
+        values = {key: point.axes.get(key, unsaid.get(key)) for key in axes}
+        labelled.append((point.label, {"name": point.name, **row, **values}))
     rows = [row for _, row in labelled]
     save_rows(folder / ROWS, rows)
     return Swept(rows, spread(labelled, list(columns)), failed)

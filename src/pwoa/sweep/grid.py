@@ -16,6 +16,8 @@ from pwoa.methods import METHODS, PRETRAINING
 from pwoa.recipe import Recipe, load_recipe, presets, recipe_for, teacher_recipe_for
 
 _PARTS = ("recipe", "set", "grid")
+_LABEL = "label"
+"""What a table among the values of an axis is called in names, if it says so."""
 _PATHS = ("recipe", "teacher", "checkpoint", "folder", "name")
 """Axes whose values may be paths; in names the ends that tell them apart are enough."""
 _PRUNING = (
@@ -59,6 +61,7 @@ def expand(path: str | Path) -> list[Point]:
         if not isinstance(values, list) or not values:
             raise InputError(f"{path}: grid.{key} = {values!r} is not a list of values")
     texts = {key: _texts(key, values) for key, values in grid.items()}
+    grid = {key: [_unlabelled(value) for value in values] for key, values in grid.items()}
     names = _names(list(grid))
     points: dict[str, Point] = {}
     for places in itertools.product(*(range(len(values)) for values in grid.values())):
@@ -144,7 +147,14 @@ def _texts(key: str, values: Sequence[Any]) -> list[str]:
 
 
 def _whole(value: Any) -> str:
-    return "/".join(map(str, value.values())) if isinstance(value, Mapping) else str(value)
+    """A value as text; of a table its label, or else all of its values."""
+    if not isinstance(value, Mapping):
+        return str(value)
+    return str(value.get(_LABEL, "/".join(map(str, value.values())) or "unchanged"))
+
+
+def _unlabelled(value: Any) -> Any:
+    return {key: item for key, item in value.items() if key != _LABEL} if isinstance(value, Mapping) else value
 
 
 def _read(path: str | Path) -> dict[str, Any]:
