@@ -31,7 +31,7 @@ from pwoa.data import Data
 from pwoa.errors import InputError, one_line
 from pwoa.evaluation.robustness import parse_attacks
 from pwoa.files import load_rows, save_rows
-from pwoa.methods import METHODS, ONE_STAGE, SCORING
+from pwoa.methods import METHODS, ONE_STAGE, SCORING, SHARING
 from pwoa.models import fingerprint
 from pwoa.progress import ConsoleProgress, Progress
 from pwoa.recipe import INCIDENTAL, Recipe, flat, numbers, presets
@@ -91,7 +91,8 @@ def compete(options: argparse.Namespace, progress: Progress) -> None:
         if not known:
             dense = {**result.summary, "pruned": result.summary["teacher"], "training_seconds": 0.0}
             strongest = _autoattack(teacher, data, recipe, options.autoattack)
-            rows.append({**_row(recipe, dense), **strongest, **run, "method": "teacher", "rate": 1.0, "epochs": "0"})
+            about = {"method": "teacher", "rate": 1.0, "epochs": "0", "allocation": None}
+            rows.append({**_row(recipe, dense), **strongest, **run, **about})
         elif known[0].get("n_autoattack", 0) < options.autoattack:
             known[0].update(_autoattack(teacher, data, recipe, options.autoattack))
         strongest = _autoattack(result.model, data, recipe, options.autoattack)
@@ -180,8 +181,8 @@ def _known(rows: Iterable[Mapping[str, Any]], run: Mapping[str, Any], images: in
 
 
 def _row(recipe: Recipe, result: Mapping[str, Any]) -> dict[str, Any]:
-    about = {"teacher": Path(recipe.teacher.checkpoint).name, "allocation": recipe.sparsity.allocation}
-    return {**row_of(recipe, result), **about}
+    allocation = None if recipe.method in SHARING else recipe.sparsity.allocation
+    return {**row_of(recipe, result), "teacher": Path(recipe.teacher.checkpoint).name, "allocation": allocation}
 
 
 def _scores(row: Mapping[str, Any], recipe: Recipe) -> dict[str, float]:

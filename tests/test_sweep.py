@@ -264,6 +264,57 @@ def test_a_table_of_settings_may_have_a_label(tmp_path: Path) -> None:
     assert points[1].recipe == load_recipe("mnist")
 
 
+def test_labels_stay_whole_and_with_networks_trained_from_scratch(tmp_path: Path) -> None:
+    grid = """
+    [grid]
+    method = ["trades", "hbar"]
+    training = [{ label = "plain" }, { label = "w/o average", average = 0.0 }]
+    objective = [{ label = "published" }]
+    teacher = [{ label = "TRADES w/o data", checkpoint = "a.pt", architecture = "lenet" }]
+    """
+    points = expand(write(tmp_path, 'recipe = "mnist"\n' + grid))
+    assert [point.label for point in points] == [
+        "trades (lite), rate 4, training plain, teacher lenet",
+        "trades (lite), rate 4, training w/o average, teacher lenet",
+        "hbar (lite), rate 4, training plain, objective published, teacher lenet",
+        "hbar (lite), rate 4, training w/o average, objective published, teacher lenet",
+    ]
+    (pruned,) = expand(write(tmp_path, 'recipe = "mnist"\n[grid]\n' + grid.splitlines()[-2]))
+    assert pruned.label == "pwoa, rate 4, mix 0, teacher TRADES w/o data"
+
+
+@pytest.mark.parametrize(
+    ("axis", "said"),
+    [
+        ('objective = [{ label = "" }]', r"in grid\.objective, label = '' is not a name"),
+        ("objective = [{ label = 3 }]", r"in grid\.objective, label = 3 is not a name"),
+        ('objective = [{ label = ["a"] }]', r"in grid\.objective, label = \['a'\] is not a name"),
+        ('objectve = [{ label = "a" }]', r"grid\.objectve has a table among its values; only a section of the recipe"),
+        (
+            '"sparsity.rate" = [{ label = "a" }, 4]',
+            r"grid\.sparsity\.rate has a table among its values; only a section",
+        ),
+        ('recipe = [{ label = "a" }]', r"grid\.recipe has a table among its values; only a section of the recipe can"),
+    ],
+)
+def test_a_wrong_table_in_a_grid_is_one_line(tmp_path: Path, axis: str, said: str) -> None:
+    with pytest.raises(InputError, match=said):
+        expand(write(tmp_path, f"[grid]\n{axis}\n"))
+
+
+def test_a_method_that_knows_no_allocation_runs_once(tmp_path: Path) -> None:
+    grid = 'method = ["harp", "magnitude"]\nsparsity.allocation = ["erk", "lamp"]\n'
+    path = write(tmp_path, f'recipe = "mnist"\n[grid]\n{grid}')
+    assert [point.label for point in expand(path)] == [
+        "harp, rate 4, mix 0",
+        "magnitude, rate 4, mix 0, allocation erk",
+        "magnitude, rate 4, mix 0, allocation lamp",
+    ]
+    finish(tmp_path / "runs", path, *[{"pruned": {}}] * 3)
+    rows = sweep(path, tmp_path / "runs").rows
+    assert [row["sparsity.allocation"] for row in rows] == [None, "erk", "lamp"]
+
+
 def test_the_ablations_switch_the_terms_of_the_objective_on_and_off() -> None:
     """The four objectives of the paper's table, and the one with cross-entropy beside the others."""
     points = expand(Path(__file__).resolve().parents[1] / "benchmarks" / "ablations.toml")
@@ -386,6 +437,18 @@ def test_a_row_has_what_a_table_of_the_grid_leaves_as_it_is(tmp_path: Path) -> N
     rows = sweep(path, tmp_path / "runs").rows
     assert [row["objective.temperature"] for row in rows] == [load_recipe("demo").objective.temperature, 4.0]
     assert not any(key.endswith("label") for row in rows for key in row)
+    path = write(tmp_path, f'recipe = "demo"\n[grid]\nmethod = ["hbar", "trades"]\n{grid}')
+    lite = {"accuracy": {}, "architecture": "lenet@0.5", "parameters": 7}
+    finish(tmp_path / "lite", path, lite, lite, lite)
+    rows = sweep(path, tmp_path / "lite").rows
+    assert [row["objective.temperature"] for row in rows] == [load_recipe("demo").objective.temperature, 4.0, None]
+
+
+def test_a_label_is_printed_as_it_is(tmp_path: Path) -> None:
+    path = write(tmp_path, 'recipe = "demo"\n[grid]\nobjective = [{ label = "[/x] a [hsic]" }]')
+    finish(tmp_path / "runs", path, {"pruned": {"natural": 90.0}})
+    done = CliRunner().invoke(app, ["sweep", str(path), "--out", str(tmp_path / "runs")], env={"COLUMNS": "200"})
+    assert "objective [/x] a [hsic]" in done.output
 
 
 @pytest.mark.parametrize("text", ["{", "[]", "{}", "3", '{"pruned": 3}', '{"pruned": {}}', "\xff"])

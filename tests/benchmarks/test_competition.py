@@ -75,6 +75,14 @@ def test_recipes_are_told_apart_and_not_by_their_place(competition: ModuleType) 
     assert competition.digest(recipe, how) == competition.digest(changed, how) != competition.digest(stronger, how)
 
 
+def test_a_row_has_the_allocation_where_the_method_knows_one(competition: ModuleType) -> None:
+    result = {"pruned": {"natural": 90.0}, "images": 5, "training_seconds": 1.0, "device": "none"}
+    recipe = competition.pwoa.load_recipe("mnist").with_settings({"sparsity.allocation": "lamp"})
+    for method, allocation in (("pwoa", "lamp"), ("hydra", "lamp"), ("harp", None)):
+        row = competition._row(recipe.with_settings({"method": method}), result)
+        assert (row["method"], row["allocation"]) == (method, allocation)
+
+
 def test_rows_are_saved_after_every_run_and_not_run_again(
     competition: ModuleType, words: list[str], tmp_path: Path, told: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -96,6 +104,7 @@ def test_rows_are_saved_after_every_run_and_not_run_again(
         *("natural", "pgd20", "cw", "autoattack", "n", "seconds", "device"),
     } <= set(rows[1])
     assert rows[0]["natural"] > 90
+    assert rows[0]["allocation"] is None
     assert (rows[1]["teacher"], rows[1]["allocation"]) == ("embedded", "uniform")
     assert (rows[1]["n"], rows[1]["n_autoattack"], rows[1]["cw"]) == (20, 5, None)
     assert all(row["autoattack"] in (0, 20, 40, 60, 80, 100) for row in rows)

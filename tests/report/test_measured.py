@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from matplotlib.figure import Figure
 
+from pwoa.errors import InputError
 from pwoa.files import load_rows
 from pwoa.report.competition import PUBLISHED, competition_table, draw, published_table
 from pwoa.report.measured import engine_table, oracle_table, speed_table, with_tables
@@ -114,18 +115,26 @@ COMPETITION = [
 
 def test_what_was_published_stands_beside_what_the_method_reaches_here(tmp_path: Path) -> None:
     (tmp_path / "rows.json").write_text(json.dumps(COMPETITION))
-    assert PUBLISHED["hydra"] == (76.74, 43.34)
+    assert PUBLISHED["hydra", 1.0] == (76.74, 43.34)
     assert published_table(tmp_path / "rows.json").splitlines()[2:] == [
-        "| hydra | 76.74 / 43.34 | 77.50 / 44.50 | +0.8 / +1.2 | −2.5 / −1.5 |"
+        "| hydra | 1 | 76.74 / 43.34 | 77.50 / 44.50 | +0.8 / +1.2 | −2.5 / −1.5 |"
     ]
 
 
 def test_the_picture_of_the_competition_has_a_bar_for_each_mix_ratio(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "rows.json").write_text(
-        json.dumps(COMPETITION + [{**row, "dataset": "other"} for row in COMPETITION[::4]])
-    )
+    other = [{**row, "dataset": "other"} for row in COMPETITION[::4]]
+    unlike = [
+        {**COMPETITION[4], "rate": 16.0, "autoattack": 33.0},
+        {**COMPETITION[4], "epochs": "50+100", "autoattack": 43.0},
+        {**COMPETITION[4], "fingerprint": "of another teacher, not measured", "autoattack": 23.0},
+        {**COMPETITION[4], "allocation": "lamp", "settings": "lamp", "autoattack": 42.0},
+        {**COMPETITION[4], "mix": 0.2, "autoattack": None},
+        {**COMPETITION[4], "mix": 0.2, "square": "paper"},
+        {**COMPETITION[4], "method": "pwoa, as before", "mix": 0.2},
+    ]
+    (tmp_path / "rows.json").write_text(json.dumps(COMPETITION + other + unlike))
     figures: list[Figure] = []
     save = Figure.savefig
 
@@ -136,12 +145,21 @@ def test_the_picture_of_the_competition_has_a_bar_for_each_mix_ratio(
     monkeypatch.setattr(Figure, "savefig", kept)
     draw(tmp_path / "rows.json", tmp_path / "bars.png")
     assert (tmp_path / "bars.png").read_bytes().startswith(b"\x89PNG")
-    first, second = figures[0].axes
-    assert first.get_title(loc="left") == "resnet18 on cifar10, rate 10"
-    assert [label.get_text() for label in first.get_xticklabels()] == ["hydra", "pwoa"]
-    assert [bar.get_height() for bar in first.patches] == [0.0, 44.5, 41.0]
-    assert list(first.lines[-1].get_ydata()) == [46.0, 46.0]
-    assert [bar.get_height() for bar in second.patches] == [41.0]
+    shown = {
+        (axes.get_title(loc="left"), *(label.get_text() for label in axes.get_xticklabels())): (
+            [bar.get_height() for bar in axes.patches],
+            [float(line.get_ydata()[0]) for line in axes.lines if line.get_linestyle() == "--"],
+        )
+        for axes in figures[0].axes
+    }
+    assert len(figures[0].axes) == 5
+    assert shown == {
+        ("resnet18 on cifar10, rate 10, 2 epochs", "hydra", "pwoa", "pwoa (lamp)"): ([0.0, 44.5, 41.0, 42.0], [46.0]),
+        ("resnet18 on cifar10, rate 10, 150 epochs", "pwoa"): ([43.0], [46.0]),
+        ("resnet18 on cifar10, rate 10, 2 epochs", "pwoa"): ([23.0], []),
+        ("resnet18 on cifar10, rate 16, 2 epochs", "pwoa"): ([33.0], [46.0]),
+        ("resnet18 on other, rate 10, 2 epochs", "pwoa"): ([41.0], [46.0]),
+    }
     (legend,) = figures[0].legends
     assert [text.get_text() for text in legend.get_texts()] == [
         "dense teacher",
@@ -149,16 +167,27 @@ def test_the_picture_of_the_competition_has_a_bar_for_each_mix_ratio(
         "mix ratio 0.5",
         "mix ratio 1",
     ]
+    (tmp_path / "rows.json").write_text(json.dumps(COMPETITION[:1]))
+    with pytest.raises(InputError, match="there is nothing to draw: no method was measured"):
+        draw(tmp_path / "rows.json", tmp_path / "bars.png")
 
 
-@pytest.mark.parametrize("dataset", ["mnist", "cifar10"])
+SETTINGS = {"mnist": {(8.0, "10+10"), (8.0, "20")}, "cifar10": {(10.0, "5+15"), (10.0, "20")}}
+"""The rate and the epochs of the comparison."""
+
+
+@pytest.mark.parametrize("dataset", sorted(SETTINGS))
 def test_the_results_hold_what_the_project_claims_for_the_competition(dataset: str) -> None:
     """Without adversarial examples the competitors lose their robustness, PwoA keeps most; with them all gain."""
-    rows = [row for row in load_rows(ROOT / "results" / "competition.json") if row["dataset"] == dataset]
+    rows = [
+        row
+        for row in load_rows(ROOT / "results" / "competition.json")
+        if row["dataset"] == dataset and (row.get("allocation") or "uniform") == "uniform"
+    ]
     (dense,) = {row["autoattack"] for row in rows if row["method"] == "teacher" and row["square"] == "reference"}
     robust: dict[tuple[str, float], list[float]] = {}
     for row in rows:
-        if row["square"] == "reference" and row["method"] != "teacher":
+        if row["square"] == "reference" and (row["rate"], row["epochs"]) in SETTINGS[dataset]:
             robust.setdefault((row["method"], row["mix"]), []).append(row["autoattack"])
     assert all(len(values) >= 3 for (method, _), values in robust.items() if "," not in method)
     assert min(robust["pwoa", 0.0]) > 0.75 * dense

@@ -94,6 +94,13 @@ def test_lamp_does_not_depend_on_the_scale_of_a_layer() -> None:
     assert lamp(weights, 8) == lamp({**weights, "b": 1e-4 * weights["b"]}, 8)
 
 
+def test_lamp_shares_a_budget_above_what_is_not_zero_out_evenly() -> None:
+    weights = {name: torch.zeros(1000) for name in "abcd"}
+    for weight in weights.values():
+        weight[:100] = torch.randn(100)
+    assert set(lamp(weights, 4).values()) == {250}
+
+
 def test_lamp_keeps_a_weight_of_a_layer_of_zeros() -> None:
     assert lamp({"a": torch.zeros(50), "b": torch.randn(50)}, 10)["a"] == 1
 

@@ -40,12 +40,14 @@ class Panel:
     """Accuracies of methods pruned from one teacher: by method and mix ratio the mean and deviation, in percent."""
 
     title: str
-    teacher: float = 0.0
+    teacher: float | None
     methods: dict[str, dict[float, tuple[float, float]]] = field(default_factory=dict)
 
 
 def mix_bars(panels: Sequence[Panel], attack: str, path: str | Path) -> None:
     """A group of bars a method, one bar a mix ratio that it has, with the values on top; the teacher is a line."""
+    if not panels:
+        raise InputError("there is nothing to draw: no method was measured")
     figure, every = _figure("", len(panels), f"accuracy under {attack_name(attack)}, %")
     mixes = sorted({mix for panel in panels for own in panel.methods.values() for mix in own})
     colours = dict(zip(mixes, itertools.cycle(_SHADES)))
@@ -59,10 +61,14 @@ def mix_bars(panels: Sequence[Panel], attack: str, path: str | Path) -> None:
                 bar = axes.bar(x, mean, width * 0.94, yerr=deviation, color=colours[mix], ecolor="#444444")
                 axes.bar_label(bar, fmt="%.0f", fontsize=7, padding=2, bbox=_CLEAR)
                 legend[f"mix ratio {mix:g}"] = bar[0]
-        legend["dense teacher"] = axes.axhline(panel.teacher, color="#444444", linestyle="--", linewidth=0.8, zorder=0)
+        if panel.teacher is not None:
+            legend["dense teacher"] = axes.axhline(
+                panel.teacher, color="#444444", linestyle="--", linewidth=0.8, zorder=0
+            )
         axes.set_xticks(range(len(panel.methods)), panel.methods, fontsize=8)
         axes.set_title(panel.title, fontsize=9, loc="left")
-        axes.set_ylim(0, 1.12 * panel.teacher)
+        axes.margins(y=0.1)
+        axes.set_ylim(bottom=0)
     names = sorted(legend)
     figure.legend([legend[name] for name in names], names, loc="outside lower center", ncols=len(names), frameon=False)
     figure.savefig(path, dpi=144)

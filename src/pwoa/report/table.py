@@ -96,7 +96,7 @@ def text_table(rows: Mapping[str, Mapping[str, str]], title: str = "") -> Table:
     columns = [name for name in next(iter(rows.values())) if any(row[name] for row in rows.values())]
     table = _table(title, [attack_name(column) for column in columns])
     for name, cells in rows.items():
-        table.add_row(name, *(cells[column] for column in columns))
+        table.add_row(escape(name), *(cells[column] for column in columns))
     return table
 
 

@@ -73,10 +73,14 @@ def lamp(weights: Mapping[str, Tensor], rate: float) -> dict[str, int]:
 
 
 def _lamp_scores(weight: Tensor) -> Tensor:
-    """The scores of a layer, the largest first, in double precision: sums are over millions."""
+    """The scores of a layer, the largest first, in double precision: sums are over millions.
+
+    Weights that are 0 are behind all others, and those of all layers in turn, for a budget that needs them.
+    """
     weight = weight.cpu() if weight.device.type == "mps" else weight  # which has no double
     squares = weight.double().square().flatten().sort(descending=True).values
-    scores = (squares / squares.cumsum(0)).nan_to_num()
+    place = torch.arange(len(squares), device=squares.device) / len(squares)
+    scores = torch.where(squares > 0, squares / squares.cumsum(0), -place)
     scores[0] = 1.0  # also of a layer of zeros
     return scores
 

@@ -30,7 +30,7 @@ from pwoa.files import naming, replacing, save_rows
 from pwoa.progress import Progress
 from pwoa.recipe import flat, load_recipe, to_toml, told
 from pwoa.sweep.cluster import run_on_ray
-from pwoa.sweep.grid import Point, expand
+from pwoa.sweep.grid import Point, expand, ignored
 from pwoa.sweep.local import run_here
 from pwoa.sweep.rows import COLUMNS, accuracies, row_of, spread
 from pwoa.sweep.task import Task
@@ -112,8 +112,9 @@ def sweep(
             fail(point.name, str(error))
             continue
         columns |= dict.fromkeys(attacks)
-        unsaid = {} if point.verb == "pretrain" else flat(point.recipe)
-        values = {key: point.axes.get(key, unsaid.get(key)) for key in axes}
+        without, known = ignored(point.recipe.method), flat(point.recipe)
+        unsaid = {key: None if key.startswith(without) else known.get(key) for key in axes}
+        values = {**unsaid, **point.axes}
         labelled.append((point.label, {"name": point.name, **row, **values}))
     rows = [row for _, row in labelled]
     save_rows(folder / ROWS, rows)

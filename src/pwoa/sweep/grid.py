@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from pwoa.errors import InputError, did_you_mean
-from pwoa.methods import METHODS, PRETRAINING
-from pwoa.recipe import Recipe, load_recipe, presets, recipe_for, teacher_recipe_for
+from pwoa.methods import METHODS, PRETRAINING, SHARING
+from pwoa.recipe import Recipe, flat, load_recipe, presets, recipe_for, teacher_recipe_for
 
 _PARTS = ("recipe", "set", "grid")
 _LABEL = "label"
@@ -60,6 +60,8 @@ def expand(path: str | Path) -> list[Point]:
     for key, values in grid.items():
         if not isinstance(values, list) or not values:
             raise InputError(f"{path}: grid.{key} = {values!r} is not a list of values")
+        for table in (value for value in values if isinstance(value, Mapping)):
+            _check_table(key, table, path)
     texts = {key: _texts(key, values) for key, values in grid.items()}
     grid = {key: [_unlabelled(value) for value in values] for key, values in grid.items()}
     names = _names(list(grid))
@@ -93,9 +95,9 @@ def _point(base: Recipe, chosen: Mapping[str, tuple[Any, str]], names: Mapping[s
     if recipe.method not in METHODS and recipe.method not in PRETRAINING:
         raise InputError(f"unknown method {recipe.method!r} ({did_you_mean(recipe.method, [*METHODS, *PRETRAINING])})")
     lite = recipe.method in PRETRAINING
+    chosen = _of_use(chosen, recipe.method)
+    recipe = base.with_settings(_settings(chosen))
     if lite:
-        chosen = _for_lite(chosen, recipe.method)
-        recipe = base.with_settings(_settings(chosen))
         recipe = recipe.with_settings({"pretrain.lite": recipe.sparsity.rate})
     name = "-".join(f"{names[key]}={text}" for key, (_, text) in chosen.items()) or "run"
     label = f"{recipe.method}{' (lite)' * lite}, rate {recipe.sparsity.rate:.4g}"
@@ -114,18 +116,34 @@ def _values(chosen: Mapping[str, tuple[Any, str]]) -> dict[str, Any]:
     return _flat({key: value for key, (value, _) in chosen.items()})
 
 
-def _for_lite(chosen: Mapping[str, tuple[Any, str]], method: str) -> dict[str, tuple[Any, str]]:
-    """The values without those that make no difference to a network trained from scratch."""
-    without = _PRUNING if method in _BY_OBJECTIVE else (*_PRUNING, "objective.")
+def ignored(method: str) -> tuple[str, ...]:
+    """How the settings begin that make no difference to a method."""
+    if method in PRETRAINING:
+        return _PRUNING if method in _BY_OBJECTIVE else (*_PRUNING, "objective.")
+    return ("sparsity.allocation",) if method in SHARING else ()
+
+
+def _of_use(chosen: Mapping[str, tuple[Any, str]], method: str) -> dict[str, tuple[Any, str]]:
+    """The values without those that make no difference to the method."""
+    without = ignored(method)
     kept: dict[str, tuple[Any, str]] = {}
     for key, (value, text) in chosen.items():
         if isinstance(value, Mapping):
             left = {inner: item for inner, item in value.items() if not f"{key}.{inner}".startswith(without)}
-            if left:
-                kept[key] = left, _whole(left)
+            if left or not (value or f"{key}.".startswith(without)):
+                kept[key] = left, text if left == value else _whole(left)
         elif not key.startswith(without):
             kept[key] = value, text
     return kept
+
+
+def _check_table(key: str, table: Mapping[str, Any], path: str | Path) -> None:
+    """A table among the values of an axis is of settings of one section."""
+    sections = {setting.partition(".")[0] for setting in flat(Recipe()) if "." in setting}
+    if key not in sections:
+        raise InputError(f"{path}: grid.{key} has a table among its values; only a section of the recipe can")
+    if not isinstance(label := table.get(_LABEL, "-"), str) or not label.strip():
+        raise InputError(f"{path}: in grid.{key}, label = {label!r} is not a name")
 
 
 def _names(keys: Sequence[str]) -> dict[str, str]:
@@ -135,9 +153,9 @@ def _names(keys: Sequence[str]) -> dict[str, str]:
 
 
 def _texts(key: str, values: Sequence[Any]) -> list[str]:
-    """The values of an axis as texts; of paths the shortest ends that tell them apart."""
+    """The values of an axis as texts; of paths, if they have no labels, the shortest ends that tell them apart."""
     whole = [_whole(value) for value in values]
-    if key.rpartition(".")[2] not in _PATHS:
+    if key.rpartition(".")[2] not in _PATHS or any(isinstance(value, Mapping) and _LABEL in value for value in values):
         return whole
     for length in itertools.count(1):
         ends = ["/".join(text.split("/")[-length:]) for text in whole]
