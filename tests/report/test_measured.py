@@ -12,14 +12,14 @@ from matplotlib.figure import Figure
 from pwoa.errors import InputError
 from pwoa.files import load_rows
 from pwoa.report.competition import PUBLISHED, competition_table, draw, published_table
-from pwoa.report.measured import engine_table, oracle_table, speed_table, with_tables
+from pwoa.report.measured import allocation_table, engine_table, oracle_table, speed_table, with_tables
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
 def test_the_readme_shows_what_was_measured() -> None:
     text = (ROOT / "README.md").read_text(encoding="utf-8")
-    assert text.count("<!-- measured: ") == 6
+    assert text.count("<!-- measured: ") == 7
     assert with_tables(text, ROOT / "results") == text  # else: python scripts/update_readme.py
 
 
@@ -56,6 +56,30 @@ def test_text_outside_the_marks_is_kept(tmp_path: Path) -> None:
     assert "10,000 test images of CIFAR-10, net, GPU: 46.33 % in 219 s" in table
     (tmp_path / "autoattack-oracle.json").write_text(json.dumps([row for row in rows if row.get("square") != "paper"]))
     assert "square-paper" not in oracle_table(tmp_path / "autoattack-oracle.json")
+
+
+def test_the_table_of_allocations_has_a_row_for_each(tmp_path: Path) -> None:
+    shared = {"architecture": "net", "dataset": "digits", "rate": 32.0, "n": 2000, "device": "CPU", "cw": None}
+    rows = [
+        {**shared, "sparsity.allocation": "uniform", "seed": 0, "natural": 98.0, "pgd20": 70.0},
+        {**shared, "sparsity.allocation": "uniform", "seed": 1, "natural": 98.0, "pgd20": 72.0},
+        {**shared, "sparsity.allocation": "lamp", "seed": 0, "natural": 99.0, "pgd20": 91.0},
+    ]
+    (tmp_path / "allocations.json").write_text(json.dumps(rows))
+    table = allocation_table(tmp_path / "allocations.json")
+    assert table.startswith("net on digits, rate 32, 2 + 2 epochs, 2,000 test images, 2 seeds, CPU; ")
+    assert "| uniform | 98.00 ± 0.00 | 71.00 ± 1.41 |  |\n| lamp | 99.00 | 91.00 |  |" in table
+
+
+def test_the_results_hold_what_the_project_claims_for_allocations() -> None:
+    rows = load_rows(ROOT / "results" / "allocations.json")
+    robust = {
+        name: [row["pgd20"] for row in rows if row["sparsity.allocation"] == name]
+        for name in ("uniform", "erk", "lamp")
+    }
+    assert all(len(values) == 3 for values in robust.values())
+    assert min(robust["lamp"]) > max(robust["uniform"]) + 10
+    assert max(robust["erk"]) < min(robust["uniform"])
 
 
 def test_the_engines_table_has_the_modes_and_the_whole_run(tmp_path: Path) -> None:

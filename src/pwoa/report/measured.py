@@ -10,7 +10,7 @@ from typing import Any
 
 from pwoa.report.competition import competition_table, published_table
 from pwoa.report.table import attack_name, markdown
-from pwoa.sweep.rows import mean_and_deviation
+from pwoa.sweep.rows import mean_and_deviation, spread
 
 _COLUMNS = ("natural", "fgsm", "pgd10", "pgd20", "cw")
 _PARTS = {"standard": "AutoAttack"}
@@ -25,6 +25,7 @@ def with_tables(text: str, results: Path) -> str:
         "engine": lambda: engine_table(results / "engine.json"),
         "speed": lambda: speed_table(results / "speed.json"),
         "competition": lambda: competition_table(results / "competition.json"),
+        "allocations": lambda: allocation_table(results / "allocations.json"),
         "published": lambda: published_table(results / "competition.json"),
     }
 
@@ -125,6 +126,19 @@ def speed_table(path: Path) -> str:
     return (
         f"Seconds for an epoch of distillation with ADMM (50,000 images, {rows[0]['device']}), and in brackets how "
         "many times faster than the baseline in the same run:\n\n" + markdown(head, lines)
+    )
+
+
+def allocation_table(path: Path) -> str:
+    """results/allocations.json as Markdown: mean ± standard deviation over the seeds of each allocation."""
+    rows = json.loads(path.read_text(encoding="utf-8"))
+    attacks, seeds = ("natural", "pgd20", "cw"), {row["seed"] for row in rows}
+    table = spread([(row["sparsity.allocation"], row) for row in rows], attacks)
+    lines = [[name, *accuracies.values()] for name, accuracies in table.items()]
+    return (
+        f"{rows[0]['architecture']} on {rows[0]['dataset']}, rate {rows[0]['rate']:g}, 2 + 2 epochs, {rows[0]['n']:,} "
+        f"test images, {len(seeds)} seeds, {rows[0]['device']}; accuracy in percent, mean ± standard deviation:\n\n"
+        + markdown(["allocation", *map(attack_name, attacks)], lines)
     )
 
 
