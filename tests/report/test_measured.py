@@ -60,15 +60,16 @@ def test_text_outside_the_marks_is_kept(tmp_path: Path) -> None:
 
 def test_the_table_of_allocations_has_a_row_for_each(tmp_path: Path) -> None:
     shared = {"architecture": "net", "dataset": "digits", "rate": 32.0, "n": 2000, "device": "CPU", "cw": None}
+    shared |= {"autoattack": 60.5}
     rows = [
         {**shared, "sparsity.allocation": "uniform", "seed": 0, "natural": 98.0, "pgd20": 70.0},
         {**shared, "sparsity.allocation": "uniform", "seed": 1, "natural": 98.0, "pgd20": 72.0},
-        {**shared, "sparsity.allocation": "lamp", "seed": 0, "natural": 99.0, "pgd20": 91.0},
+        {**shared, "sparsity.allocation": "lamp", "seed": 0, "natural": 99.0, "pgd20": 91.0, "n_autoattack": 200},
     ]
     (tmp_path / "allocations.json").write_text(json.dumps(rows))
     table = allocation_table(tmp_path / "allocations.json")
-    assert table.startswith("net on digits, rate 32, 2 + 2 epochs, 2,000 test images, 2 seeds, CPU; ")
-    assert "| uniform | 98.00 ± 0.00 | 71.00 ± 1.41 |  |\n| lamp | 99.00 | 91.00 |  |" in table
+    assert table.startswith("net on digits, rate 32, 2 + 2 epochs, 2,000 test images (AutoAttack: 200), 2 seeds, CPU")
+    assert "| uniform | 98.00 ± 0.00 | 71.00 ± 1.41 |  | 60.50 ± 0.00 |\n| lamp | 99.00 | 91.00 |  | 60.50 |" in table
 
 
 def test_the_results_hold_what_the_project_claims_for_allocations() -> None:
@@ -80,6 +81,8 @@ def test_the_results_hold_what_the_project_claims_for_allocations() -> None:
     assert all(len(values) == 3 for values in robust.values())
     assert min(robust["lamp"]) > max(robust["uniform"]) + 10
     assert max(robust["erk"]) < min(robust["uniform"])
+    strongest = {name: [row["autoattack"] for row in rows if row["sparsity.allocation"] == name] for name in robust}
+    assert min(strongest["lamp"]) > max(strongest["uniform"]) + 40
 
 
 def test_the_engines_table_has_the_modes_and_the_whole_run(tmp_path: Path) -> None:

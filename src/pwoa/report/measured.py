@@ -10,7 +10,7 @@ from typing import Any
 
 from pwoa.report.competition import competition_table, published_table
 from pwoa.report.table import attack_name, markdown
-from pwoa.sweep.rows import mean_and_deviation, spread
+from pwoa.sweep.rows import COLUMNS, mean_and_deviation, spread
 
 _COLUMNS = ("natural", "fgsm", "pgd10", "pgd20", "cw")
 _PARTS = {"standard": "AutoAttack"}
@@ -132,13 +132,13 @@ def speed_table(path: Path) -> str:
 def allocation_table(path: Path) -> str:
     """results/allocations.json as Markdown: mean ± standard deviation over the seeds of each allocation."""
     rows = json.loads(path.read_text(encoding="utf-8"))
-    attacks, seeds = ("natural", "pgd20", "cw"), {row["seed"] for row in rows}
-    table = spread([(row["sparsity.allocation"], row) for row in rows], attacks)
+    seeds, strongest = {row["seed"] for row in rows}, max(row.get("n_autoattack", 0) for row in rows)
+    table = spread([(row["sparsity.allocation"], row) for row in rows])
     lines = [[name, *accuracies.values()] for name, accuracies in table.items()]
     return (
         f"{rows[0]['architecture']} on {rows[0]['dataset']}, rate {rows[0]['rate']:g}, 2 + 2 epochs, {rows[0]['n']:,} "
-        f"test images, {len(seeds)} seeds, {rows[0]['device']}; accuracy in percent, mean ± standard deviation:\n\n"
-        + markdown(["allocation", *map(attack_name, attacks)], lines)
+        f"test images (AutoAttack: {strongest}), {len(seeds)} seeds, {rows[0]['device']}; accuracy in percent, mean ± "
+        "standard deviation:\n\n" + markdown(["allocation", *map(attack_name, COLUMNS)], lines)
     )
 
 
