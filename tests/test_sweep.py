@@ -318,7 +318,7 @@ def test_a_method_that_knows_no_allocation_runs_once(tmp_path: Path) -> None:
 def test_the_ablations_switch_the_terms_of_the_objective_on_and_off() -> None:
     """The four objectives of the paper's table, and the one with cross-entropy beside the others."""
     points = expand(Path(__file__).resolve().parents[1] / "benchmarks" / "ablations.toml")
-    assert len(points) == 5 * 3 * 3
+    assert len(points) == 5 * 3
     chosen = [point.recipe.objective for point in points if point.name.endswith("-rate=8-seed=1")]
     published = load_recipe("mnist").objective
     assert [(o.distillation, o.hsic_x, o.hsic_y, o.classification) for o in chosen] == [
@@ -354,6 +354,25 @@ def finish(folder: Path, path: Path, *results: dict[str, Any]) -> list[Path]:
     return runs
 
 
+def test_settings_given_beside_the_grid_are_for_all_runs(tmp_path: Path) -> None:
+    path = write(tmp_path, 'recipe = "demo"\n[set]\nfinetune.epochs = 5\n[grid]\nsparsity.rate = [2, 4]\n')
+    points = expand(path, ["finetune.epochs=7", "data.folder=here", 'teacher={checkpoint = "a.pt"}'])
+    assert [(point.recipe.sparsity.rate, point.recipe.finetune.epochs) for point in points] == [(2.0, 7), (4.0, 7)]
+    assert {(point.recipe.data.folder, point.recipe.teacher.checkpoint) for point in points} == {("here", "a.pt")}
+    runs = finish(tmp_path / "runs", path, {"pruned": {}}, {"pruned": {}})
+    again = ["sweep", str(path), "--out", str(tmp_path / "runs"), "--set"]
+    assert CliRunner().invoke(app, [*again, "training.device=cpu"]).exit_code == 0
+    other = CliRunner().invoke(app, [*again, "finetune.epochs=7"])
+    assert f"{runs[0]} holds another run (finetune.epochs: there 5, now 7)" in other.stderr.replace("\n", " ")
+    for wrong, said in (
+        ("sparsity.rate=8", "sparsity.rate has a value for all runs and is in the grid too"),
+        ("finetune.epoch=8", "unknown key 'finetune.epoch'"),
+        ("finetune.epochs", "is not of the form section.key=value"),
+    ):
+        with pytest.raises(InputError, match=said):
+            expand(path, [wrong])
+
+
 def test_every_attack_that_was_measured_has_a_column(tmp_path: Path) -> None:
     path = write(tmp_path, 'recipe = "demo"\n[grid]\nsparsity.rate = [2, 4]\n')
     finish(tmp_path / "runs", path, {"pruned": {"natural": 90.0}}, {"pruned": {"natural": 80.0, "pgd10": 60.0}})
@@ -373,7 +392,7 @@ def test_finished_runs_are_skipped_and_failed_ones_left_out(tmp_path: Path, few:
     found = sweep(path, tmp_path / "runs", retries=0, progress=told)
     pruned, lite, narrowest = found.rows
     assert set(pruned) == {
-        *("name", "dataset", "architecture", "teacher", "method", "rate", "mix", "seed"),
+        *("name", "label", "dataset", "architecture", "teacher", "method", "rate", "mix", "seed"),
         *("natural", "pgd20", "cw", "autoattack", "pgd2", "n", "seconds", "device"),
     }
     assert (pruned["method"], pruned["rate"], pruned["n"], pruned["mix"]) == ("magnitude", 64.0, 20, 0.0)
@@ -436,7 +455,8 @@ def test_a_row_has_what_a_table_of_the_grid_leaves_as_it_is(tmp_path: Path) -> N
     finish(tmp_path / "runs", path, {"pruned": {}}, {"pruned": {}})
     rows = sweep(path, tmp_path / "runs").rows
     assert [row["objective.temperature"] for row in rows] == [load_recipe("demo").objective.temperature, 4.0]
-    assert not any(key.endswith("label") for row in rows for key in row)
+    assert not any(key.endswith(".label") for row in rows for key in row)
+    assert rows[1]["label"] == "pwoa, rate 4, mix 0, objective more"
     path = write(tmp_path, f'recipe = "demo"\n[grid]\nmethod = ["hbar", "trades"]\n{grid}')
     lite = {"accuracy": {}, "architecture": "lenet@0.5", "parameters": 7}
     finish(tmp_path / "lite", path, lite, lite, lite)

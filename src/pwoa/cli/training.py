@@ -162,6 +162,7 @@ def sweep(
     jobs: Annotated[int, typer.Option(min=0, help="Runs at a time on this machine; 0 is one a GPU, or one.")] = 0,
     address: Annotated[str | None, typer.Option(help="Where the Ray cluster is, as HOST:6379 or auto.")] = None,
     retries: Annotated[int, typer.Option(min=0, help="How often a run that was killed is started again.")] = 2,
+    settings: SetOption = None,
 ) -> None:
     """Prune many times: every combination of the settings in a grid.
 
@@ -174,7 +175,16 @@ def sweep(
     from pwoa.progress import ConsoleProgress
     from pwoa.report.table import text_table
 
-    found = library.sweep(grid, out, on=on, jobs=jobs, address=address, retries=retries, progress=ConsoleProgress())
+    found = library.sweep(
+        grid,
+        out,
+        settings=settings or (),
+        on=on,
+        jobs=jobs,
+        address=address,
+        retries=retries,
+        progress=ConsoleProgress(),
+    )
     if found.rows:
         print()
         console().print(text_table(found.table, "Accuracy in %, mean ± standard deviation over seeds"))

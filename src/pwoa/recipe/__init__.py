@@ -30,7 +30,7 @@ from pwoa.recipe.sections import (
     TrainingRecipe,
     flat,
 )
-from pwoa.recipe.settings import numbers, replace, told, toml_value
+from pwoa.recipe.settings import numbers, parse_setting, replace, told, toml_value
 
 __all__ = [
     "AUTO",
@@ -52,6 +52,7 @@ __all__ = [
     "flat",
     "load_recipe",
     "numbers",
+    "parse_setting",
     "presets",
     "recipe_for",
     "recorded_recipe",

@@ -62,14 +62,16 @@ def published_table(path: Path) -> str:
         if known and all(row[key] == value for key, value in _OF_PUBLISHED.items()):
             here = _means(own)
             differences = (_pair(_minus(here, other), "+.1f") for other in (known, teacher))
-            cells.append([row["method"], f"{row['mix']:g}", _pair(known), _pair(here), *differences])
-    return markdown(["method", "mix ratio", "published", "here", "difference", "here, to the dense teacher"], cells)
+            about = [row["method"], f"{row['mix']:g}", row["epochs"], f"{len(own)}"]
+            cells.append([*about, _pair(known), _pair(here), *differences])
+    about = ["method", "mix ratio", "epochs here", "seeds here"]
+    return markdown([*about, "published", "here", "difference", "here, to the dense teacher"], cells)
 
 
 def draw(path: Path, picture: Path) -> None:
     """The accuracy under AutoAttack of each method by its mix ratio, a panel a teacher, rate and number of epochs.
 
-    Left out is what was measured otherwise or with a method as it was before.
+    Left out is what was measured otherwise, with a method as it was before, or with no other to compare it with.
     """
     panels: dict[tuple[str, Any], Panel] = {}
     for (dataset, architecture), lines in _networks(load_rows(path)).items():
@@ -78,12 +80,12 @@ def draw(path: Path, picture: Path) -> None:
         for own in measured:
             row, known, teacher = own[0], [row["autoattack"] for row in own], own[0].get("fingerprint")
             if row["method"] != "teacher":
-                epochs = counted(sum(map(int, row["epochs"].split("+"))), "epoch")
+                epochs = counted(_epochs(row), "epoch")
                 title = f"{architecture} on {dataset}, rate {row['rate']:g}, {epochs}"
                 panel = panels.setdefault((title, teacher), Panel(title, dense.get(teacher)))
                 deviation = statistics.stdev(known) if len(known) > 1 else 0.0
                 panel.methods.setdefault(_name(row), {})[row["mix"]] = statistics.mean(known), deviation
-    mix_bars(list(panels.values()), "autoattack", picture)
+    mix_bars([panel for panel in panels.values() if len(panel.methods) > 1], "autoattack", picture)
 
 
 def _networks(rows: Iterable[Mapping[str, Any]]) -> dict[tuple[str, str], list[Line]]:
@@ -127,7 +129,12 @@ def _method(row: Mapping[str, Any]) -> str:
 def _order(row: Mapping[str, Any]) -> tuple[Any, ...]:
     """The teacher first; then by rate and mix ratio, so that competing methods stand together."""
     methods = ["teacher", *METHODS]
-    return row["rate"], row["mix"], methods.index(_method(row)), _name(row), row["epochs"]
+    return row["rate"], row["mix"], methods.index(_method(row)), _name(row), _epochs(row)
+
+
+def _epochs(row: Mapping[str, Any]) -> int:
+    """Those of all stages."""
+    return sum(map(int, row["epochs"].split("+")))
 
 
 def _means(own: Line) -> tuple[float, float]:

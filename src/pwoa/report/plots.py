@@ -47,7 +47,7 @@ class Panel:
 def mix_bars(panels: Sequence[Panel], attack: str, path: str | Path) -> None:
     """A group of bars a method, one bar a mix ratio that it has, with the values on top; the teacher is a line."""
     if not panels:
-        raise InputError("there is nothing to draw: no method was measured")
+        raise InputError("there is nothing to draw: no two methods were measured alike")
     figure, every = _figure("", len(panels), f"accuracy under {attack_name(attack)}, %")
     mixes = sorted({mix for panel in panels for own in panel.methods.values() for mix in own})
     colours = dict(zip(mixes, itertools.cycle(_SHADES)))
@@ -65,12 +65,13 @@ def mix_bars(panels: Sequence[Panel], attack: str, path: str | Path) -> None:
             legend["dense teacher"] = axes.axhline(
                 panel.teacher, color="#444444", linestyle="--", linewidth=0.8, zorder=0
             )
-        axes.set_xticks(range(len(panel.methods)), panel.methods, fontsize=8)
+        names = [name.replace(" (", "\n(") for name in panel.methods]
+        axes.set_xticks(range(len(names)), names, fontsize=8)
         axes.set_title(panel.title, fontsize=9, loc="left")
         axes.margins(y=0.1)
         axes.set_ylim(bottom=0)
-    names = sorted(legend)
-    figure.legend([legend[name] for name in names], names, loc="outside lower center", ncols=len(names), frameon=False)
+    shown = sorted(legend)
+    figure.legend([legend[name] for name in shown], shown, loc="outside lower center", ncols=len(shown), frameon=False)
     figure.savefig(path, dpi=144)
 
 

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -54,6 +54,7 @@ def sweep(
     path: str | Path,
     folder: str | Path,
     *,
+    settings: Iterable[str] = (),
     on: str = "local",
     jobs: int = 0,
     address: str | None = None,
@@ -62,13 +63,15 @@ def sweep(
 ) -> Swept:
     """Run all points of a grid, each in a process of its own; the rows are also in FOLDER/rows.json.
 
-    A row has the run's name, and the values of the grid under their keys, None where they make no difference to it.
+    A row has the run's name, its label in the table, which is the same for all seeds, and the values of the grid under
+    their keys, None where they make no difference to it.
+    settings: as `section.key=value`, for all runs, on top of the file's table set.
     on: "local", the devices of this machine, `jobs` runs at a time (0: one a GPU, or one); or "ray", the cluster at
     `address` (None: the one of this machine, or a new one on it), a task for each run. A run whose process or node is
     lost is started again up to `retries` times; one that fails is left out.
     """
     progress = progress or Progress()
-    points, folder = expand(path), Path(folder).absolute()
+    points, folder = expand(path, settings), Path(folder).absolute()
     launch = _place(on, jobs, address, retries)
     if any((folder / name).is_file() for name in ("recipe.toml", "model.json")):
         raise InputError(f"{folder} is the folder of a run; choose another --out for the sweep")
@@ -115,7 +118,7 @@ def sweep(
         without, known = ignored(point.recipe.method), flat(point.recipe)
         unsaid = {key: None if key.startswith(without) else known.get(key) for key in axes}
         values = {**unsaid, **point.axes}
-        labelled.append((point.label, {"name": point.name, **row, **values}))
+        labelled.append((point.label, {"name": point.name, "label": point.label, **row, **values}))
     rows = [row for _, row in labelled]
     save_rows(folder / ROWS, rows)
     return Swept(rows, spread(labelled, list(columns)), failed)

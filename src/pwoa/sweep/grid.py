@@ -6,14 +6,14 @@ import dataclasses
 import itertools
 import re
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from pwoa.errors import InputError, did_you_mean
 from pwoa.methods import METHODS, PRETRAINING, SHARING
-from pwoa.recipe import Recipe, flat, load_recipe, presets, recipe_for, teacher_recipe_for
+from pwoa.recipe import Recipe, flat, load_recipe, parse_setting, presets, recipe_for, teacher_recipe_for
 
 _PARTS = ("recipe", "set", "grid")
 _LABEL = "label"
@@ -49,10 +49,14 @@ class Point:
         return "pretrain" if self.recipe.method in PRETRAINING else "prune"
 
 
-def expand(path: str | Path) -> list[Point]:
-    """All points of the grid in a file, the last setting changing fastest; each once."""
+def expand(path: str | Path, settings: Iterable[str] = ()) -> list[Point]:
+    """All points of the grid in a file, the last setting changing fastest; each once.
+
+    settings: as `section.key=value`, for all of them, on top of the table set.
+    """
     tree = _read(path)
-    fixed, grid = _flat(tree.get("set", {})), _flat(tree.get("grid", {}))
+    fixed = {**_flat(tree.get("set", {})), **_flat(dict(map(parse_setting, settings)))}
+    grid = _flat(tree.get("grid", {}))
     if "recipe" not in tree and "data.name" not in fixed and not grid:
         raise InputError(f"{path}: nothing to run; give a recipe, a data set (data.name in the table set), or a grid")
     if twice := [key for key in grid if key in fixed or (key == "recipe" and key in tree)]:
