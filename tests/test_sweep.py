@@ -17,6 +17,7 @@ from typer.testing import CliRunner
 
 from pwoa.cli import app
 from pwoa.errors import InputError
+from pwoa.lock import held
 from pwoa.recipe import load_recipe, to_toml
 from pwoa.sweep import expand, spread, sweep
 
@@ -352,6 +353,15 @@ def finish(folder: Path, path: Path, *results: dict[str, Any]) -> list[Path]:
         (run / "result.json").write_text(json.dumps({**RESULT, **result}))
         runs.append(run)
     return runs
+
+
+def test_a_folder_has_one_sweep_at_a_time(tmp_path: Path) -> None:
+    path = write(tmp_path, 'recipe = "demo"\n')
+    (run,) = finish(tmp_path / "runs", path, {"pruned": {}})
+    with held(tmp_path / "runs"), pytest.raises(InputError, match=r"another process is working on .*runs; wait"):
+        sweep(path, tmp_path / "runs")
+    assert [row["name"] for row in sweep(path, tmp_path / "runs").rows] == [run.name]
+    assert sorted(file.name for file in (tmp_path / "runs").iterdir()) == ["rows.json", "run"]
 
 
 def test_settings_given_beside_the_grid_are_for_all_runs(tmp_path: Path) -> None:

@@ -27,6 +27,7 @@ from typing import Any
 
 from pwoa.errors import InputError
 from pwoa.files import naming, replacing, save_rows
+from pwoa.lock import held
 from pwoa.progress import Progress
 from pwoa.recipe import flat, load_recipe, to_toml, told
 from pwoa.sweep.cluster import run_on_ray
@@ -39,6 +40,9 @@ from pwoa.words import counted
 __all__ = ["ROWS", "Point", "Swept", "Task", "expand", "row_of", "spread", "sweep"]
 
 ROWS = "rows.json"
+
+Launch = Callable[[Sequence[Task], Callable[[Task, str | None], None]], None]
+"""Carries out all tasks; told of each that has ended, and why it failed if it did."""
 
 
 @dataclass(frozen=True)
@@ -68,13 +72,18 @@ def sweep(
     settings: as `section.key=value`, for all runs, on top of the file's table set.
     on: "local", the devices of this machine, `jobs` runs at a time (0: one a GPU, or one); or "ray", the cluster at
     `address` (None: the one of this machine, or a new one on it), a task for each run. A run whose process or node is
-    lost is started again up to `retries` times; one that fails is left out.
+    lost is started again up to `retries` times; one that fails is left out. A folder has one sweep at a time.
     """
     progress = progress or Progress()
     points, folder = expand(path, settings), Path(folder).absolute()
     launch = _place(on, jobs, address, retries)
     if any((folder / name).is_file() for name in ("recipe.toml", "model.json")):
         raise InputError(f"{folder} is the folder of a run; choose another --out for the sweep")
+    with held(folder):
+        return _sweep(points, folder, launch, progress)
+
+
+def _sweep(points: Sequence[Point], folder: Path, launch: Launch, progress: Progress) -> Swept:
     left = [point for point in points if not _finished(folder / point.name, point)]
     with naming(folder):
         folder.mkdir(parents=True, exist_ok=True)
@@ -124,9 +133,7 @@ def sweep(
     return Swept(rows, spread(labelled, list(columns)), failed)
 
 
-def _place(
-    on: str, jobs: int, address: str | None, retries: int
-) -> Callable[[Sequence[Task], Callable[[Task, str | None], None]], None]:
+def _place(on: str, jobs: int, address: str | None, retries: int) -> Launch:
     if on == "local":
         if address is not None:
             raise InputError(f"--address {address} goes with --on ray")
