@@ -35,7 +35,7 @@ from pwoa.methods import METHODS, ONE_STAGE, SCORING, SHARING
 from pwoa.models import fingerprint
 from pwoa.progress import ConsoleProgress, Progress
 from pwoa.recipe import INCIDENTAL, Recipe, flat, numbers, presets
-from pwoa.sweep import row_of
+from pwoa.sweep import epochs_of, row_of
 from pwoa.words import counted
 
 SAME_TEACHER = ("dataset", "architecture", "fingerprint", "evaluation", "square")
@@ -137,7 +137,6 @@ def same_way(recipe: Recipe, epochs: int) -> dict[str, Any]:
 
 def identity(recipe: Recipe, weights: str) -> dict[str, Any]:
     """What tells a run of the comparison from the others: by the teacher's fingerprint and the digest of the recipe."""
-    alone = recipe.method in ONE_STAGE
     return {
         "dataset": recipe.data.name,
         "architecture": recipe.teacher.architecture,
@@ -149,7 +148,7 @@ def identity(recipe: Recipe, weights: str) -> dict[str, Any]:
         "rate": recipe.sparsity.rate,
         "mix": recipe.training.mix,
         "seed": recipe.training.seed,
-        "epochs": str(recipe.finetune.epochs) if alone else f"{recipe.search.epochs}+{recipe.finetune.epochs}",
+        "epochs": epochs_of(recipe),
     }
 
 

@@ -62,7 +62,7 @@ def test_text_outside_the_marks_is_kept(tmp_path: Path) -> None:
 
 def test_the_table_of_allocations_has_a_row_for_each(tmp_path: Path) -> None:
     shared = {"architecture": "net", "dataset": "digits", "rate": 32.0, "n": 2000, "device": "CPU", "cw": None}
-    shared |= {"autoattack": 60.5}
+    shared |= {"autoattack": 60.5, "epochs": "2+2"}
     rows = [
         {**shared, "sparsity.allocation": "uniform", "seed": 0, "natural": 98.0, "pgd20": 70.0},
         {**shared, "sparsity.allocation": "uniform", "seed": 1, "natural": 98.0, "pgd20": 72.0},
@@ -70,7 +70,7 @@ def test_the_table_of_allocations_has_a_row_for_each(tmp_path: Path) -> None:
     ]
     (tmp_path / "allocations.json").write_text(json.dumps(rows))
     table = allocation_table(tmp_path / "allocations.json")
-    assert table.startswith("net on digits, rate 32, 2 + 2 epochs, 2,000 test images (AutoAttack: 200), 2 seeds, CPU")
+    assert table.startswith("net on digits, rate 32, 2+2 epochs, 2,000 test images (AutoAttack: 200), 2 seeds, CPU")
     assert "| uniform | 98.00 ± 0.00 | 71.00 ± 1.41 |  | 60.50 ± 0.00 |\n| lamp | 99.00 | 91.00 |  | 60.50 |" in table
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ def with_tables(text: str, results: Path) -> str:
         "engine": lambda: engine_table(results / "engine.json"),
         "speed": lambda: speed_table(results / "speed.json"),
         "competition": lambda: competition_table(results / "competition.json"),
+        "ablations": lambda: ablation_table(results / "ablations.json"),
         "allocations": lambda: allocation_table(results / "allocations.json"),
         "published": lambda: published_table(results / "competition.json"),
     }
@@ -131,14 +132,24 @@ def speed_table(path: Path) -> str:
 
 def allocation_table(path: Path) -> str:
     """results/allocations.json as Markdown: mean ± standard deviation over the seeds of each allocation."""
+    return _swept(path, "allocation", lambda row: str(row["sparsity.allocation"]))
+
+
+def ablation_table(path: Path) -> str:
+    """results/ablations.json as Markdown: mean ± standard deviation over the seeds of each objective."""
+    return _swept(path, "objective", lambda row: str(row["label"].partition(", objective ")[2]))
+
+
+def _swept(path: Path, axis: str, name: Callable[[Mapping[str, Any]], str]) -> str:
+    """The rows of a sweep that differ in one axis of its grid, and in the seed."""
     rows = json.loads(path.read_text(encoding="utf-8"))
     seeds, strongest = {row["seed"] for row in rows}, max(row.get("n_autoattack", 0) for row in rows)
-    table = spread([(row["sparsity.allocation"], row) for row in rows])
-    lines = [[name, *accuracies.values()] for name, accuracies in table.items()]
+    table = spread([(name(row), row) for row in rows])
+    lines = [[value, *accuracies.values()] for value, accuracies in table.items()]
     return (
-        f"{rows[0]['architecture']} on {rows[0]['dataset']}, rate {rows[0]['rate']:g}, 2 + 2 epochs, {rows[0]['n']:,} "
-        f"test images (AutoAttack: {strongest}), {len(seeds)} seeds, {rows[0]['device']}; accuracy in percent, mean ± "
-        "standard deviation:\n\n" + markdown(["allocation", *map(attack_name, COLUMNS)], lines)
+        f"{rows[0]['architecture']} on {rows[0]['dataset']}, rate {rows[0]['rate']:g}, {rows[0]['epochs']} epochs, "
+        f"{rows[0]['n']:,} test images (AutoAttack: {strongest}), {len(seeds)} seeds, {rows[0]['device']}; accuracy in "
+        f"percent, mean ± standard deviation:\n\n" + markdown([axis, *map(attack_name, COLUMNS)], lines)
     )
 
 

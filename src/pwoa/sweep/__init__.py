@@ -33,11 +33,11 @@ from pwoa.recipe import flat, load_recipe, to_toml, told
 from pwoa.sweep.cluster import run_on_ray
 from pwoa.sweep.grid import Point, expand, ignored
 from pwoa.sweep.local import run_here
-from pwoa.sweep.rows import COLUMNS, accuracies, row_of, spread
+from pwoa.sweep.rows import COLUMNS, accuracies, epochs_of, row_of, spread
 from pwoa.sweep.task import Task
 from pwoa.words import counted
 
-__all__ = ["ROWS", "Point", "Swept", "Task", "expand", "row_of", "spread", "sweep"]
+__all__ = ["ROWS", "Point", "Swept", "Task", "epochs_of", "expand", "row_of", "spread", "sweep"]
 
 ROWS = "rows.json"
 

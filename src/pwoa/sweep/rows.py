@@ -6,6 +6,7 @@ import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from pwoa.methods import ONE_STAGE, PRETRAINING
 from pwoa.recipe import Recipe
 
 COLUMNS = ("natural", "pgd20", "cw", "autoattack")
@@ -27,12 +28,21 @@ def row_of(recipe: Recipe, result: Mapping[str, Any]) -> dict[str, Any]:
         "rate": recipe.sparsity.rate,
         "mix": 1.0 if lite else recipe.training.mix,
         "seed": recipe.training.seed,
+        "epochs": epochs_of(recipe),
         **dict.fromkeys(COLUMNS),
         **accuracies(result),
         "n": result["images"],
         "seconds": round(result["training_seconds"], 1),
         "device": result["device"],
     }
+
+
+def epochs_of(recipe: Recipe) -> str:
+    """How long a run trains: `5+15` where a search comes before the fine-tuning, else one number."""
+    if recipe.method in PRETRAINING:
+        return f"{recipe.pretrain.epochs}"
+    alone = recipe.method in ONE_STAGE
+    return f"{recipe.finetune.epochs}" if alone else f"{recipe.search.epochs}+{recipe.finetune.epochs}"
 
 
 def accuracies(result: Mapping[str, Any]) -> dict[str, float]:
