@@ -32,14 +32,21 @@ from pwoa.errors import InputError, one_line
 from pwoa.evaluation.robustness import parse_attacks
 from pwoa.files import load_rows, save_rows
 from pwoa.methods import METHODS, ONE_STAGE, SCORING, SHARING
-from pwoa.models import fingerprint
+from pwoa.models import architecture_name, fingerprint
 from pwoa.progress import ConsoleProgress, Progress
-from pwoa.recipe import INCIDENTAL, Recipe, flat, numbers, presets
+from pwoa.recipe import INCIDENTAL, Recipe, flat, numbers, parse_setting, presets
 from pwoa.sweep import epochs_of, row_of
 from pwoa.words import counted
 
 SAME_TEACHER = ("dataset", "architecture", "fingerprint", "evaluation", "square")
 """What two rows must have in common for the teacher to be measured once for both."""
+OPTIONS = {
+    "method": "--methods",
+    "sparsity.rate": "--rates",
+    "training.mix": "--mix",
+    "training.seed": "--seeds",
+}
+"""The settings that have options of their own."""
 SQUARE = "reference"
 """Which Square AutoAttack has; in rows from before version 0.2 it is that of the paper."""
 
@@ -53,15 +60,16 @@ def compete(options: argparse.Namespace, progress: Progress) -> None:
     """Run what is left of the comparison, as far as the time goes."""
     began, longest, failed = time.monotonic(), 0.0, 0
     base = pwoa.load_recipe(options.recipe).with_settings(_named(options))
-    recipes, rows = list(dict.fromkeys(plan(options, base))), load_rows(options.out)
+    _check(options, base)
+    recipes, rows = list(dict.fromkeys(plan(options, base))), _rows(options.out)
     data = pwoa.load_data(base.data.name, folder=base.data.folder or None)
     given = numbers(base.teacher.mean, "teacher.mean"), numbers(base.teacher.std, "teacher.std")
-    if options.autoattack and "autoattack" in base.evaluation.attacks:
-        raise InputError("AutoAttack is asked for twice: by --autoattack and in evaluation.attacks")
     teacher = pwoa.load_model(base.teacher.architecture, base.teacher.checkpoint, data, *given)
-    weights = short(fingerprint(teacher))
+    weights, images = short(fingerprint(teacher)), min(options.autoattack, len(data.test))
+    if base.teacher.architecture == "auto":
+        recipes = [recipe.with_settings({"teacher.architecture": architecture_name(teacher)}) for recipe in recipes]
     runs = [(recipe, identity(recipe, weights)) for recipe in recipes]
-    waiting = [(recipe, run) for recipe, run in runs if not _known(rows, run, options.autoattack)]
+    waiting = [(recipe, run) for recipe, run in runs if not _known(rows, run, images)]
     if not waiting:
         progress.say(f"nothing is left to do; {options.out} has the rows of {counted(len(runs), 'run')}")
     for recipe, run in waiting:
@@ -90,12 +98,12 @@ def compete(options: argparse.Namespace, progress: Progress) -> None:
             longest = max(longest, time.monotonic() - start)
         if not known:
             dense = {**result.summary, "pruned": result.summary["teacher"], "training_seconds": 0.0}
-            strongest = _autoattack(teacher, data, recipe, options.autoattack)
+            strongest = _autoattack(teacher, data, recipe, images)
             about = {"method": "teacher", "rate": 1.0, "epochs": "0", "allocation": None}
             rows.append({**_row(recipe, dense), **strongest, **run, **about})
-        elif known[0].get("n_autoattack", 0) < options.autoattack:
-            known[0].update(_autoattack(teacher, data, recipe, options.autoattack))
-        strongest = _autoattack(result.model, data, recipe, options.autoattack)
+        elif known[0].get("n_autoattack", 0) < images:
+            known[0].update(_autoattack(teacher, data, recipe, images))
+        strongest = _autoattack(result.model, data, recipe, images)
         rows = [row for row in rows if not alike(row, run, run)]
         rows.append({**_row(recipe, result.summary), **strongest, **run})
         save_rows(options.out, rows)
@@ -103,6 +111,33 @@ def compete(options: argparse.Namespace, progress: Progress) -> None:
         progress.say(json.dumps(rows[-1]))
     if failed:
         raise SystemExit(f"{counted(failed, 'run')} failed")
+
+
+def _check(options: argparse.Namespace, base: Recipe) -> None:
+    """What would be found out only after the first run, or never."""
+    own = dict(OPTIONS)
+    if options.epochs:
+        own |= dict.fromkeys(("search.epochs", "finetune.epochs", "search.interval", "search.rho_growth"), "--epochs")
+    for key, _ in map(parse_setting, options.settings):
+        if key in own:
+            raise InputError(f"--set {key} would not be heeded; {own[key]} says it")
+    if options.autoattack and "autoattack" in base.evaluation.attacks:
+        raise InputError("AutoAttack is asked for twice: by --autoattack and in evaluation.attacks")
+    if not base.teacher.checkpoint:
+        raise InputError("this recipe names no teacher; give one with --checkpoint FILE")
+    if options.autoattack < 0:
+        raise InputError(f"--autoattack {options.autoattack} is not a number of images")
+    if not options.minutes >= 0:
+        raise InputError(f"--minutes {options.minutes:g} is not a time")
+
+
+def _rows(path: Path) -> list[dict[str, Any]]:
+    """The rows so far, of a file that can be written."""
+    rows = load_rows(path)
+    if any("method" not in row for row in rows):
+        raise InputError(f"{path} holds rows of something else; choose another --out")
+    save_rows(path, rows)
+    return rows
 
 
 def plan(options: argparse.Namespace, base: Recipe) -> Iterator[Recipe]:

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -184,6 +185,59 @@ def test_how_others_prune_makes_no_second_lite_network(tmp_path: Path, axis: str
     assert point.label == "trades (lite), rate 4"
 
 
+@pytest.mark.parametrize(
+    ("axis", "sizes", "label"),
+    [
+        ("pretrain.lite = [2, 8]", [2.0, 8.0], "pgd-at (lite), rate 2"),
+        ("sparsity.rate = [2, 8]", [2.0, 8.0], "pgd-at (lite), rate 2"),
+        ("pretrain.steps = [3]", [1.0], "pgd-at, rate 1, steps 3"),
+    ],
+)
+def test_a_recipe_for_training_says_itself_how_small_the_network_is(
+    tmp_path: Path, axis: str, sizes: list[float], label: str
+) -> None:
+    points = expand(write(tmp_path, f'recipe = "teacher-mnist"\n[grid]\n{axis}\n'))
+    assert [point.recipe.pretrain.lite for point in points] == sizes
+    assert [point.recipe.sparsity.rate for point in points] == sizes
+    assert points[0].label == label
+
+
+def test_settings_that_a_method_does_not_use_make_no_second_run(tmp_path: Path) -> None:
+    grid = """
+    method = ["pwoa", "advprune", "hydra", "apd", "harp", "magnitude"]
+    search.epochs = [1, 2]
+    search.rho = [0.1, 0.2]
+    objective.distillation = [1.0, 2.0]
+    harp.gamma = [0.1, 0.2]
+    apd.weight = [0.5, 0.6]
+    pretrain.beta = [1.0, 2.0]
+    """
+    points = expand(write(tmp_path, f'recipe = "cifar10"\n[grid]\n{grid}'))
+    assert Counter(point.recipe.method for point in points) == {
+        "pwoa": 2 * 2 * 2,
+        "advprune": 2 * 2,
+        "hydra": 2,
+        "apd": 2 * 2,
+        "harp": 2 * 2,
+        "magnitude": 1,
+    }
+
+
+def test_the_same_value_in_other_words_is_one_run(tmp_path: Path) -> None:
+    points = expand(write(tmp_path, 'recipe = "demo"\n[grid]\nsparsity.rate = [4, 4.0, 8]\ntraining.seed = [0, 1]\n'))
+    assert [point.name for point in points] == [f"rate={rate}-seed={seed}" for rate in (4, 8) for seed in (0, 1)]
+
+
+def test_what_a_method_is_not_meant_for_is_told_once(
+    tmp_path: Path, told: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pwoa.sweep.run_here", lambda tasks, ended, jobs, retries: None)
+    path = write(tmp_path, 'recipe = "cifar10"\n[grid]\nmethod = ["pwoa", "hydra"]\ntraining.seed = [0, 1]\n')
+    sweep(path, tmp_path / "runs", progress=told)
+    notes = [line for line in told.said if line.startswith("note: ")]
+    assert notes == ["note: the learning rate of hydra's scores is 0.01; the preset cifar10-hydra has 0.1"]
+
+
 def test_hbar_is_trained_by_the_objective(tmp_path: Path) -> None:
     text = 'recipe = "cifar10"\n[grid]\nmethod = ["hbar"]\nobjective.hsic_x = [0.1, 0.2]\nsearch.epochs = [1, 2]\n'
     points = expand(write(tmp_path, text))
@@ -213,6 +267,20 @@ def test_hbar_is_trained_by_the_objective(tmp_path: Path) -> None:
         ),
         ("recipe = 'demo'\n[grid]\nrecipe = ['mnist']\n", "recipe has a value for all runs and is in the grid too"),
         ("[set]\ndata.name = 3\n", "data.name = 3 is not a word"),
+        ("[grid]\nmethod = [['pwoa', 'advprune']]\n", r"method = \['pwoa', 'advprune'\] is not a word"),
+        ("recipe = 'demo'\n[set]\nmethod = ['pwoa', 'hydra']\n", "method = .* is not a word"),
+        (
+            "set.teacher.checkpoint = 'c.pt'\ngrid.teacher = [{ checkpoint = 'a.pt' }]\n",
+            "teacher.checkpoint has a value for all runs and is in the grid too",
+        ),
+        (
+            "[grid]\nobjective = [{ classification = 0.1 }, {}]\n'objective.classification' = [0.3]\n",
+            "objective.classification is twice in the grid",
+        ),
+        (
+            "[grid]\nmethod = ['trades']\nsparsity.rate = [4]\npretrain.lite = [8]\n",
+            "sparsity.rate and pretrain.lite both say how small trades trains",
+        ),
     ],
 )
 def test_a_wrong_grid_is_one_line(tmp_path: Path, text: str, message: str) -> None:

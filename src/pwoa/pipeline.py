@@ -21,7 +21,7 @@ from pwoa.evaluation import check_teacher
 from pwoa.evaluation.verdicts import FILE as VERDICTS
 from pwoa.evaluation.verdicts import save_verdicts
 from pwoa.guard import example_free
-from pwoa.methods import SCORING, SHARING, epochs_in_words, find_method
+from pwoa.methods import SHARING, epochs_in_words, find_method, hints
 from pwoa.models import architecture_name, check_model, fingerprint, load_model
 from pwoa.progress import Progress
 from pwoa.recipe import Recipe, load_recipe, numbers, recipe_for
@@ -83,21 +83,13 @@ class _Pruning(Work):
         shared = "" if allocation == "uniform" or recipe.method in SHARING else f" by {allocation}"
         mix = recipe.training.mix
         examples = f"mix ratio {mix:g}, not example-free" if mix else "natural examples only"
+        notes = "".join(f"\nnote: {hint}" for hint in hints(recipe))
         return (
             f"{method}{recipe.teacher.architecture} on {recipe.data.name}, rate {recipe.sparsity.rate:g}{shared}, "
             f"{epochs_in_words(recipe)} on {self.material.in_words()}, "
             f"{several}{device_name(self.device)}\n"
-            f"threat: {recipe.threat.norm} {recipe.threat.radius:.4g}; {examples}; run folder: {run.path}{self._hint()}"
+            f"threat: {recipe.threat.norm} {recipe.threat.radius:.4g}; {examples}; run folder: {run.path}{notes}"
         )
-
-    def _hint(self) -> str:
-        recipe, hints = self.recipe, []
-        if recipe.method in SCORING and recipe.training.optimizer == "adam":
-            which = f"the presets mnist-{recipe.method} and cifar10-{recipe.method} have it"
-            hints.append(f"the scores of {recipe.method} are meant for SGD; {which}")
-        if recipe.method in SHARING and recipe.sparsity.allocation != "uniform":
-            hints.append(f"{recipe.method} learns how many weights each layer keeps; sparsity.allocation is not used")
-        return "".join(f"\nnote: {hint}" for hint in hints)
 
     def done_before(self, run: Run) -> nn.Module:
         return load_run(run.path, copy.deepcopy(self.student))

@@ -131,6 +131,13 @@ def test_rows_are_saved_after_every_run_and_not_run_again(
         (["--rates", "4", "0.5"], "sparsity.rate = 0.5; allowed: at least 1"),
         (["--recipe", "nope"], "no recipe 'nope'"),
         (["--checkpoint", "nope.pt"], "nope.pt"),
+        (["--recipe", "cifar10"], "this recipe names no teacher; give one with --checkpoint FILE"),
+        (["--set", "training.mix=0.2"], "--set training.mix would not be heeded; --mix says it"),
+        (["--epochs", "1", "1", "--set", "search.epochs=3"], "--set search.epochs would not be heeded; --epochs says"),
+        (["--autoattack", "-5"], "--autoattack -5 is not a number of images"),
+        (["--minutes", "nan"], "--minutes nan is not a time"),
+        (["--out", str(Path(__file__).parents[2] / "results" / "speed.json")], "holds rows of something else"),
+        (["--out", "/dev/null/rows.json"], "/dev/null"),
     ],
 )
 def test_a_mistake_is_one_line_before_the_first_run(

@@ -14,7 +14,7 @@ from pwoa.errors import InputError
 from pwoa.files import load_rows
 from pwoa.methods import METHODS
 from pwoa.report.competition import PUBLISHED, competition_table, draw, published_table
-from pwoa.report.measured import allocation_table, engine_table, oracle_table, speed_table, with_tables
+from pwoa.report.measured import ablation_table, allocation_table, engine_table, oracle_table, speed_table, with_tables
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -71,7 +71,25 @@ def test_the_table_of_allocations_has_a_row_for_each(tmp_path: Path) -> None:
     (tmp_path / "allocations.json").write_text(json.dumps(rows))
     table = allocation_table(tmp_path / "allocations.json")
     assert table.startswith("net on digits, rate 32, 2+2 epochs, 2,000 test images (AutoAttack: 200), 2 seeds, CPU")
-    assert "| uniform | 98.00 ± 0.00 | 71.00 ± 1.41 |  | 60.50 ± 0.00 |\n| lamp | 99.00 | 91.00 |  | 60.50 |" in table
+    assert "| uniform | 98.00 ± 0.00 | 71.00 ± 1.41 | 60.50 ± 0.00 |\n| lamp | 99.00 | 91.00 | 60.50 |" in table
+
+
+def test_a_table_of_a_sweep_has_no_column_of_what_was_not_measured(tmp_path: Path) -> None:
+    row = {
+        "architecture": "net",
+        "dataset": "digits",
+        "rate": 8.0,
+        "n": 200,
+        "device": "CPU",
+        "epochs": "1+1",
+        "seed": 0,
+    }
+    row |= {"label": "pwoa, rate 8, mix 0, objective CE + HSIC", "natural": 98.0, "cw": None, "autoattack": None}
+    (tmp_path / "ablations.json").write_text(json.dumps([row]))
+    assert ablation_table(tmp_path / "ablations.json") == (
+        "net on digits, rate 8, 1+1 epochs, 200 test images, 1 seed, CPU; accuracy in percent, mean ± standard "
+        "deviation:\n\n| objective | natural |\n| --- | --- |\n| CE + HSIC | 98.00 |"
+    )
 
 
 def test_the_results_hold_what_the_project_claims_for_allocations() -> None:
@@ -143,7 +161,8 @@ COMPETITION = [
 
 
 def test_what_was_published_stands_beside_what_the_method_reaches_here(tmp_path: Path) -> None:
-    (tmp_path / "rows.json").write_text(json.dumps(COMPETITION))
+    unmeasured = {**row_of("harp", 1.0, 0, 78.0, 44.0), "autoattack": None}
+    (tmp_path / "rows.json").write_text(json.dumps([*COMPETITION, unmeasured]))
     assert PUBLISHED["hydra", 1.0] == (76.74, 43.34)
     assert published_table(tmp_path / "rows.json").splitlines()[2:] == [
         "| hydra | 1 | 1+1 | 2 | 76.74 / 43.34 | 77.50 / 44.50 | +0.8 / +1.2 | −2.5 / −1.5 |"
@@ -161,6 +180,7 @@ def test_the_picture_of_the_competition_has_a_bar_for_each_mix_ratio(
         {**COMPETITION[4], "fingerprint": "of another teacher, not measured", "autoattack": 23.0},
         {**COMPETITION[3], "fingerprint": "of another teacher, not measured", "autoattack": 0.0},
         {**COMPETITION[4], "allocation": "lamp", "settings": "lamp", "autoattack": 42.0},
+        {**COMPETITION[4], "settings": "s2", "autoattack": 39.0},
         {**COMPETITION[4], "mix": 0.2, "autoattack": None},
         {**COMPETITION[4], "mix": 0.2, "square": "paper"},
         {**COMPETITION[4], "method": "pwoa, as before", "mix": 0.2},
@@ -185,7 +205,10 @@ def test_the_picture_of_the_competition_has_a_bar_for_each_mix_ratio(
     }
     assert len(figures[0].axes) == 3  # not with 150 epochs, nor of other data: PwoA is alone there
     assert shown == {
-        ("resnet18 on cifar10, rate 10, 2 epochs", "hydra", "pwoa", "pwoa\n(lamp)"): ([0.0, 44.5, 41.0, 42.0], [46.0]),
+        ("resnet18 on cifar10, rate 10, 2 epochs", "hydra", "pwoa", "pwoa\n(1+1, s2)", "pwoa\n(lamp)"): (
+            [0.0, 44.5, 41.0, 39.0, 42.0],
+            [46.0],
+        ),
         ("resnet18 on cifar10, rate 10, 2 epochs", "hydra", "pwoa"): ([0.0, 23.0], []),
         ("resnet18 on cifar10, rate 16, 2 epochs", "pwoa", "hydra"): ([33.0, 34.0], [46.0]),
     }
@@ -259,6 +282,7 @@ def test_the_table_of_the_competition_has_a_row_for_a_method_at_a_rate_and_a_mix
         {**teacher, "method": "pwoa", "rate": 4.0, "natural": 87.5, "allocation": "lamp", "settings": "lamp"},
         {**teacher, "method": "pwoa", "rate": 4.0, "natural": 90.0, "allocation": "uniform", "seed": 2},
         {**teacher, "architecture": "wide"},
+        {**teacher, "architecture": "wide", "mix": 1.0, "settings": "of the run that came first"},
     ]
     (tmp_path / "competition.json").write_text(json.dumps(rows))
     table = competition_table(tmp_path / "competition.json")
@@ -272,4 +296,5 @@ def test_the_table_of_the_competition_has_a_row_for_a_method_at_a_rate_and_a_mix
     assert table.count("†") == 2
     assert "42.50" not in table  # there is a row of the method as it is
     assert "| hydra, as before | 2 | 0 | 4+10 | 90.00 | 41.50 |" in table
+    assert "| teacher | 1 | 0 | 4+10 | 90.00 ± 0.00 | 50.00 ± 0.00 |  | 40.00 ± 0.00 | 2 |" in table
     assert table.index("net on digits, 10,000 test images (AutoAttack: 500), GPU") < table.index("wide on digits")

@@ -14,6 +14,7 @@ from pwoa.methods.apd import Apd
 from pwoa.methods.fast_at import FastAt
 from pwoa.methods.harp import Harp
 from pwoa.methods.hbar import Hbar
+from pwoa.methods.hints import SCORING, SHARING, hints
 from pwoa.methods.hydra import Hydra
 from pwoa.methods.lbgat import Lbgat
 from pwoa.methods.magnitude import Magnitude
@@ -24,6 +25,19 @@ from pwoa.methods.trades import Trades
 from pwoa.recipe import Recipe
 from pwoa.training import Material, Stage
 from pwoa.words import counted
+
+__all__ = [
+    "METHODS",
+    "ONE_STAGE",
+    "PRETRAINING",
+    "SCORING",
+    "SHARING",
+    "Method",
+    "epochs_in_words",
+    "find_method",
+    "find_pretraining",
+    "hints",
+]
 
 
 class Method(Protocol):
@@ -48,12 +62,6 @@ METHODS: dict[str, Callable[[nn.Module, nn.Module, Material, Recipe], Method]] =
 
 ONE_STAGE = ("magnitude",)
 """Methods that search nothing: they train the weights that stay from the start."""
-
-SCORING = ("hydra", "harp")
-"""Methods whose search trains scores instead of weights, with learning rates for SGD."""
-
-SHARING = ("harp",)
-"""Methods that learn how many weights each layer keeps, and so know no allocation."""
 
 PRETRAINING: dict[str, Callable[[nn.Module, Material, Recipe], RobustTraining]] = {
     "pgd-at": PgdAt,

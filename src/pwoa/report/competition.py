@@ -59,7 +59,8 @@ def published_table(path: Path) -> str:
     cells = []
     for own in lines:
         row, known = own[0], PUBLISHED.get((_name(own[0]), own[0]["mix"]))
-        if known and all(row[key] == value for key, value in _OF_PUBLISHED.items()):
+        of_it = all(row[key] == value for key, value in _OF_PUBLISHED.items())
+        if known and of_it and None not in (row["autoattack"] for row in own):
             here = _means(own)
             differences = (_pair(_minus(here, other), "+.1f") for other in (known, teacher))
             about = [row["method"], f"{row['mix']:g}", row["epochs"], f"{len(own)}"]
@@ -84,7 +85,10 @@ def draw(path: Path, picture: Path) -> None:
                 title = f"{architecture} on {dataset}, rate {row['rate']:g}, {epochs}"
                 panel = panels.setdefault((title, teacher), Panel(title, dense.get(teacher)))
                 deviation = statistics.stdev(known) if len(known) > 1 else 0.0
-                panel.methods.setdefault(_name(row), {})[row["mix"]] = statistics.mean(known), deviation
+                name = _name(row)
+                if row["mix"] in panel.methods.get(name, {}):
+                    name += f" ({row['epochs']}, {row['settings']})"  # another line of the table
+                panel.methods.setdefault(name, {})[row["mix"]] = statistics.mean(known), deviation
     mix_bars([panel for panel in panels.values() if len(panel.methods) > 1], "autoattack", picture)
 
 
@@ -97,7 +101,8 @@ def _networks(rows: Iterable[Mapping[str, Any]]) -> dict[tuple[str, str], list[L
     networks: dict[tuple[str, str], dict[tuple[Any, ...], list[Mapping[str, Any]]]] = {}
     for row in rows:
         groups = networks.setdefault((row["dataset"], row["architecture"]), {})
-        groups.setdefault(tuple(row.get(key) for key in _ALIKE), []).append(row)
+        alike = ("method", "fingerprint", "square") if row["method"] == "teacher" else _ALIKE
+        groups.setdefault(tuple(row.get(key) for key in alike), []).append(row)
     return {network: _shown(groups.values()) for network, groups in networks.items()}
 
 

@@ -11,6 +11,7 @@ from typing import Any
 from pwoa.report.competition import competition_table, published_table
 from pwoa.report.table import attack_name, markdown
 from pwoa.sweep.rows import COLUMNS, mean_and_deviation, spread
+from pwoa.words import counted
 
 _COLUMNS = ("natural", "fgsm", "pgd10", "pgd20", "cw")
 _PARTS = {"standard": "AutoAttack"}
@@ -144,12 +145,14 @@ def _swept(path: Path, axis: str, name: Callable[[Mapping[str, Any]], str]) -> s
     """The rows of a sweep that differ in one axis of its grid, and in the seed."""
     rows = json.loads(path.read_text(encoding="utf-8"))
     seeds, strongest = {row["seed"] for row in rows}, max(row.get("n_autoattack", 0) for row in rows)
-    table = spread([(name(row), row) for row in rows])
+    columns = [column for column in COLUMNS if any(row.get(column) is not None for row in rows)]
+    table = spread([(name(row), row) for row in rows], columns)
     lines = [[value, *accuracies.values()] for value, accuracies in table.items()]
+    fewer = f" (AutoAttack: {strongest:,})" if strongest else ""
     return (
         f"{rows[0]['architecture']} on {rows[0]['dataset']}, rate {rows[0]['rate']:g}, {rows[0]['epochs']} epochs, "
-        f"{rows[0]['n']:,} test images (AutoAttack: {strongest}), {len(seeds)} seeds, {rows[0]['device']}; accuracy in "
-        f"percent, mean ± standard deviation:\n\n" + markdown([axis, *map(attack_name, COLUMNS)], lines)
+        f"{rows[0]['n']:,} test images{fewer}, {counted(len(seeds), 'seed')}, {rows[0]['device']}; accuracy in "
+        "percent, mean ± standard deviation:\n\n" + markdown([axis, *map(attack_name, columns)], lines)
     )
 
 

@@ -67,7 +67,7 @@ def lamp(weights: Mapping[str, Tensor], rate: float) -> dict[str, int]:
     """
     scores = [_lamp_scores(weight) for weight in weights.values()]
     chosen = torch.cat(scores).topk(budget(weights, rate), sorted=False).indices
-    ends = torch.tensor([len(own) for own in scores]).cumsum(0).to(chosen.device)
+    ends = torch.tensor([len(own) for own in scores]).cumsum(0)
     layers = torch.bucketize(chosen, ends, right=True)
     return dict(zip(weights, layers.bincount(minlength=len(scores)).tolist(), strict=True))
 
@@ -77,9 +77,9 @@ def _lamp_scores(weight: Tensor) -> Tensor:
 
     Weights that are 0 are behind all others, and those of all layers in turn, for a budget that needs them.
     """
-    weight = weight.cpu() if weight.device.type == "mps" else weight  # which has no double
-    squares = weight.double().square().flatten().sort(descending=True).values
-    place = torch.arange(len(squares), device=squares.device) / len(squares)
+    magnitudes = weight.abs().flatten().sort(descending=True).values
+    squares = magnitudes.cpu().double().square()  # sums on other devices may end otherwise each time
+    place = torch.arange(len(squares)) / len(squares)
     scores = torch.where(squares > 0, squares / squares.cumsum(0), -place)
     scores[0] = 1.0  # also of a layer of zeros
     return scores

@@ -4,16 +4,17 @@
     [set]
     "finetune.epochs" = 10
     [grid]
-    method = ["pwoa", "advprune", "hydra", "trades"]
+    method = ["pwoa", "advprune", "magnitude", "trades"]
     teacher = [{ checkpoint = "trades.pt" }, { checkpoint = "wide.pt", architecture = "wrn-34-10" }]
     "sparsity.rate" = [4, 16]
     "training.mix" = [0.0, 0.2, 1.0]
     "training.seed" = [0, 1, 2]
 
 A table among the values, as those of `teacher` here, sets several keys at once; `label` in it is what names and the
-table call it. `recipe` may stand in the grid too; without one, a run has the preset for its data.name. A method of
-robust training (here trades) prunes nothing: it trains the Lite network of each rate from scratch. Finished runs are
-skipped, broken ones resumed, so that the same command goes on where it was stopped.
+table call it. `recipe` may stand in the grid too, as ["cifar10", "cifar10-hydra"]; without one, a run has the preset
+for its data.name. A method of robust training (here trades) prunes nothing: it trains the Lite network of each rate
+from scratch. Settings that make no difference to a method make no further run of it. Finished runs are skipped, broken
+ones resumed, so that the same command goes on where it was stopped.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from typing import Any
 from pwoa.errors import InputError
 from pwoa.files import naming, replacing, save_rows
 from pwoa.lock import held
+from pwoa.methods import hints
 from pwoa.progress import Progress
 from pwoa.recipe import flat, load_recipe, to_toml, told
 from pwoa.sweep.cluster import run_on_ray
@@ -89,6 +91,8 @@ def _sweep(points: Sequence[Point], folder: Path, launch: Launch, progress: Prog
         folder.mkdir(parents=True, exist_ok=True)
     before = len(points) - len(left)
     progress.say(f"{counted(len(points), 'run')}, {before} finished before; sweep folder, with a log a run: {folder}")
+    for hint in dict.fromkeys(hint for point in left for hint in hints(point.recipe)):
+        progress.say(f"note: {hint}")
     progress.start("sweep", len(left))
     failed: dict[str, str] = {}
     over = itertools.count(before + 1)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from pwoa.errors import InputError, did_you_mean
-from pwoa.methods import METHODS, PRETRAINING, SHARING
+from pwoa.methods import METHODS, PRETRAINING
 from pwoa.recipe import Recipe, flat, load_recipe, parse_setting, presets, recipe_for, teacher_recipe_for
 
 _PARTS = ("recipe", "set", "grid")
@@ -27,7 +27,17 @@ _PRUNING = (
 """How the settings begin that make no difference to a network that is trained from scratch."""
 _BY_OBJECTIVE = ("hbar",)
 """The methods of robust training that know the section `objective`."""
-_IN_EVERY_LABEL = ("method", "sparsity.rate", "training.mix", "training.seed")
+_ADMM = ("search.rho", "search.interval")
+_UNUSED = {
+    "pwoa": ("pretrain.", "harp.", "apd."),
+    "advprune": ("pretrain.", "harp.", "apd.", "objective."),
+    "hydra": ("pretrain.", "harp.", "apd.", "objective.", *_ADMM),
+    "apd": ("pretrain.", "harp.", "objective.", *_ADMM),
+    "harp": ("pretrain.", "apd.", "objective.", *_ADMM, "sparsity.allocation"),
+    "magnitude": ("pretrain.", "harp.", "apd.", "objective.", "search."),
+}
+"""By method of pruning, how the settings begin that make no difference to it."""
+_IN_EVERY_LABEL = ("method", "sparsity.rate", "pretrain.lite", "training.mix", "training.seed")
 _IN_EVERY_ROW = (*_IN_EVERY_LABEL, "data.name", "teacher.architecture", "teacher.checkpoint")
 
 
@@ -59,28 +69,40 @@ def expand(path: str | Path, settings: Iterable[str] = ()) -> list[Point]:
     grid = _flat(tree.get("grid", {}))
     if "recipe" not in tree and "data.name" not in fixed and not grid:
         raise InputError(f"{path}: nothing to run; give a recipe, a data set (data.name in the table set), or a grid")
-    if twice := [key for key in grid if key in fixed or (key == "recipe" and key in tree)]:
-        raise InputError(f"{path}: {twice[0]} has a value for all runs and is in the grid too; leave one of them out")
     for key, values in grid.items():
         if not isinstance(values, list) or not values:
             raise InputError(f"{path}: grid.{key} = {values!r} is not a list of values")
         for table in (value for value in values if isinstance(value, Mapping)):
             _check_table(key, table, path)
+    _check_twice(grid, [*fixed, *(["recipe"] if "recipe" in tree else [])], path)
     texts = {key: _texts(key, values) for key, values in grid.items()}
     grid = {key: [_unlabelled(value) for value in values] for key, values in grid.items()}
     names = _names(list(grid))
     points: dict[str, Point] = {}
+    runs: dict[tuple[str, Recipe], str] = {}
     for places in itertools.product(*(range(len(values)) for values in grid.values())):
         chosen = {key: (grid[key][place], texts[key][place]) for key, place in zip(grid, places, strict=True)}
         given = {"recipe": tree.get("recipe"), **fixed, **_values(chosen)}
         unsaid = given["recipe"] is None and "data.name" in given
         base = recipe_for(str(given["data.name"])) if unsaid else load_recipe(given["recipe"])
-        if given.get("method", base.method) in PRETRAINING and _is_for_pruning(given["recipe"]):
-            base = _for_training(base, str(given.get("data.name", base.data.name)))
-        point = _point(base.with_settings(fixed), chosen, names)
+        changed = base.with_settings(fixed).with_settings(_settings(chosen))
+        if changed.method in PRETRAINING and _is_for_pruning(given["recipe"]):
+            base = _for_training(base, changed.data.name)
+        point = _point(base.with_settings(fixed), chosen, names, _by_rate(base, changed, given, path))
+        if runs.setdefault((point.label, point.recipe), point.name) != point.name:
+            continue  # the same run in other words, as rate 4 and 4.0
         if points.setdefault(point.name, point) != point:
             raise InputError(f"{path}: two runs would have the folder {point.name}; give their values other names")
     return list(points.values())
+
+
+def _by_rate(base: Recipe, changed: Recipe, given: Mapping[str, Any], path: str | Path) -> bool:
+    """Whether a network that is trained from scratch is made as small as the rate says, or else as pretrain.lite."""
+    if changed.method in PRETRAINING and {"sparsity.rate", "pretrain.lite"} <= set(given):
+        raise InputError(
+            f"{path}: sparsity.rate and pretrain.lite both say how small {changed.method} trains; leave one out"
+        )
+    return "sparsity.rate" in given or ("pretrain.lite" not in given and base.method not in PRETRAINING)
 
 
 def _is_for_pruning(recipe: Any) -> bool:
@@ -93,19 +115,21 @@ def _for_training(base: Recipe, data: str) -> Recipe:
     return base if teacher is None else dataclasses.replace(base, training=teacher.training, pretrain=teacher.pretrain)
 
 
-def _point(base: Recipe, chosen: Mapping[str, tuple[Any, str]], names: Mapping[str, str]) -> Point:
+def _point(base: Recipe, chosen: Mapping[str, tuple[Any, str]], names: Mapping[str, str], by_rate: bool) -> Point:
     """The point with these values, each of them with its text, on top of a recipe; their axes have these names."""
     recipe = base.with_settings(_settings(chosen))
     if recipe.method not in METHODS and recipe.method not in PRETRAINING:
         raise InputError(f"unknown method {recipe.method!r} ({did_you_mean(recipe.method, [*METHODS, *PRETRAINING])})")
-    lite = recipe.method in PRETRAINING
+    trained = recipe.method in PRETRAINING
     chosen = _of_use(chosen, recipe.method)
     recipe = base.with_settings(_settings(chosen))
-    if lite:
-        recipe = recipe.with_settings({"pretrain.lite": recipe.sparsity.rate})
+    if trained:
+        size = recipe.sparsity.rate if by_rate else recipe.pretrain.lite
+        recipe = recipe.with_settings({"pretrain.lite": size, "sparsity.rate": size})
     name = "-".join(f"{names[key]}={text}" for key, (_, text) in chosen.items()) or "run"
-    label = f"{recipe.method}{' (lite)' * lite}, rate {recipe.sparsity.rate:.4g}"
-    label += "" if lite else f", mix {recipe.training.mix:g}"
+    lite = " (lite)" if recipe.pretrain.lite > 1 and trained else ""
+    label = f"{recipe.method}{lite}, rate {recipe.sparsity.rate:.4g}"
+    label += "" if trained else f", mix {recipe.training.mix:g}"
     others = {key: text for key, (_, text) in chosen.items() if key not in _IN_EVERY_LABEL}
     label += "".join(f", {names[key]} {text}" for key, text in others.items())
     axes = {key: value for key, value in _values(chosen).items() if key not in _IN_EVERY_ROW}
@@ -124,7 +148,7 @@ def ignored(method: str) -> tuple[str, ...]:
     """How the settings begin that make no difference to a method."""
     if method in PRETRAINING:
         return _PRUNING if method in _BY_OBJECTIVE else (*_PRUNING, "objective.")
-    return ("sparsity.allocation",) if method in SHARING else ()
+    return _UNUSED.get(method, ())
 
 
 def _of_use(chosen: Mapping[str, tuple[Any, str]], method: str) -> dict[str, tuple[Any, str]]:
@@ -148,6 +172,17 @@ def _check_table(key: str, table: Mapping[str, Any], path: str | Path) -> None:
         raise InputError(f"{path}: grid.{key} has a table among its values; only a section of the recipe can")
     if not isinstance(label := table.get(_LABEL, "-"), str) or not label.strip():
         raise InputError(f"{path}: in grid.{key}, label = {label!r} is not a name")
+
+
+def _check_twice(grid: Mapping[str, Sequence[Any]], fixed: Sequence[str], path: str | Path) -> None:
+    """No setting may have a value for all runs, or be in another axis, beside one in the grid."""
+    known = dict.fromkeys(fixed, "has a value for all runs and is in the grid too")
+    for key, values in grid.items():
+        tables = [value for value in values if isinstance(value, Mapping)]
+        own = {f"{key}.{inner}" for table in tables for inner in table if inner != _LABEL} if tables else {key}
+        if twice := sorted(own & set(known)):
+            raise InputError(f"{path}: {twice[0]} {known[twice[0]]}; leave one of them out")
+        known |= dict.fromkeys(own, "is twice in the grid")
 
 
 def _names(keys: Sequence[str]) -> dict[str, str]:
