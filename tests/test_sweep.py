@@ -468,7 +468,7 @@ def test_finished_runs_are_skipped_and_failed_ones_left_out(tmp_path: Path, few:
     grid = '[grid]\nmethod = ["magnitude", "pgd-at"]\nsparsity.rate = [64, 100000]\n'
     path = write(tmp_path, QUICK + few + grid)
     found = sweep(path, tmp_path / "runs", retries=0, progress=told)
-    pruned, lite, narrowest = found.rows
+    teacher, pruned, lite, narrowest = found.rows
     assert set(pruned) == {
         *("name", "label", "dataset", "architecture", "teacher", "method", "rate", "mix", "seed", "epochs"),
         *("natural", "pgd20", "cw", "autoattack", "pgd2", "n", "seconds", "device"),
@@ -488,7 +488,15 @@ def test_finished_runs_are_skipped_and_failed_ones_left_out(tmp_path: Path, few:
     assert told.said[2].startswith("method=magnitude-rate=100000 failed: rate 100000 leaves layer")
     assert [line.rpartition(", ")[2] for line in told.said[3:]] == ["2 of 4 runs", "3 of 4 runs"]
     assert json.loads((tmp_path / "runs" / "rows.json").read_text()) == found.rows
-    assert list(found.table) == ["magnitude, rate 64, mix 0", "pgd-at (lite), rate 64", "pgd-at (lite), rate 1e+05"]
+    assert set(teacher) == set(pruned)
+    assert (teacher["method"], teacher["rate"], teacher["epochs"], teacher["seconds"]) == ("teacher", 1.0, "0", 0.0)
+    assert teacher["natural"] > 90 > pruned["pgd2"]
+    assert list(found.table) == [
+        "teacher",
+        "magnitude, rate 64, mix 0",
+        "pgd-at (lite), rate 64",
+        "pgd-at (lite), rate 1e+05",
+    ]
 
     result = tmp_path / "runs" / "method=magnitude-rate=64" / "result.json"
     before = result.stat().st_mtime_ns
@@ -540,6 +548,29 @@ def test_a_row_has_what_a_table_of_the_grid_leaves_as_it_is(tmp_path: Path) -> N
     finish(tmp_path / "lite", path, lite, lite, lite)
     rows = sweep(path, tmp_path / "lite").rows
     assert [row["objective.temperature"] for row in rows] == [load_recipe("demo").objective.temperature, 4.0, None]
+
+
+def test_each_teacher_has_a_line_for_each_way_it_is_measured(tmp_path: Path) -> None:
+    grid = """
+    teacher = [{ label = "A", checkpoint = "a.pt" }, { label = "B", checkpoint = "b.pt" }]
+    threat.radius = [0.1, 0.2]
+    sparsity.rate = [2, 4]
+    training.seed = [0, 1]
+    """
+    path = write(tmp_path, f'recipe = "demo"\n[grid]\n{grid}')
+    results = [{"teacher": {"natural": 90.0 + number}, "pruned": {"natural": 80.0}} for number in range(16)]
+    finish(tmp_path / "runs", path, *results)
+    found = sweep(path, tmp_path / "runs")
+    teachers = [row for row in found.rows if row["method"] == "teacher"]
+    assert [(row["teacher"], row["threat.radius"], row["seed"], row["natural"]) for row in teachers] == [
+        *(("a.pt", 0.1, 0, 90.0), ("a.pt", 0.1, 1, 91.0), ("a.pt", 0.2, 0, 94.0), ("a.pt", 0.2, 1, 95.0)),
+        *(("b.pt", 0.1, 0, 98.0), ("b.pt", 0.1, 1, 99.0), ("b.pt", 0.2, 0, 102.0), ("b.pt", 0.2, 1, 103.0)),
+    ]
+    assert list(found.table)[:5] == [
+        *(f"teacher, teacher {name}, radius {radius}" for name in "AB" for radius in (0.1, 0.2)),
+        "pwoa, rate 2, mix 0, teacher A, radius 0.1",
+    ]
+    assert found.table["teacher, teacher A, radius 0.1"]["natural"] == "90.50 ± 0.71"
 
 
 def test_a_label_is_printed_as_it_is(tmp_path: Path) -> None:

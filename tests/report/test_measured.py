@@ -62,8 +62,9 @@ def test_text_outside_the_marks_is_kept(tmp_path: Path) -> None:
 
 def test_the_table_of_allocations_has_a_row_for_each(tmp_path: Path) -> None:
     shared = {"architecture": "net", "dataset": "digits", "rate": 32.0, "n": 2000, "device": "CPU", "cw": None}
-    shared |= {"autoattack": 60.5, "epochs": "2+2"}
+    shared |= {"autoattack": 60.5, "epochs": "2+2", "method": "pwoa"}
     rows = [
+        {**shared, "method": "teacher", "rate": 1.0, "epochs": "0", "seed": 0, "natural": 99.5, "pgd20": 95.0},
         {**shared, "sparsity.allocation": "uniform", "seed": 0, "natural": 98.0, "pgd20": 70.0},
         {**shared, "sparsity.allocation": "uniform", "seed": 1, "natural": 98.0, "pgd20": 72.0},
         {**shared, "sparsity.allocation": "lamp", "seed": 0, "natural": 99.0, "pgd20": 91.0, "n_autoattack": 200},
@@ -71,6 +72,7 @@ def test_the_table_of_allocations_has_a_row_for_each(tmp_path: Path) -> None:
     (tmp_path / "allocations.json").write_text(json.dumps(rows))
     table = allocation_table(tmp_path / "allocations.json")
     assert table.startswith("net on digits, rate 32, 2+2 epochs, 2,000 test images (AutoAttack: 200), 2 seeds, CPU")
+    assert "| teacher (dense) | 99.50 | 95.00 | 60.50 |\n| uniform | 98.00" in table
     assert "| uniform | 98.00 ± 0.00 | 71.00 ± 1.41 | 60.50 ± 0.00 |\n| lamp | 99.00 | 91.00 | 60.50 |" in table
 
 
@@ -84,7 +86,13 @@ def test_a_table_of_a_sweep_has_no_column_of_what_was_not_measured(tmp_path: Pat
         "epochs": "1+1",
         "seed": 0,
     }
-    row |= {"label": "pwoa, rate 8, mix 0, objective CE + HSIC", "natural": 98.0, "cw": None, "autoattack": None}
+    row |= {
+        "method": "pwoa",
+        "label": "pwoa, rate 8, mix 0, objective CE + HSIC",
+        "natural": 98.0,
+        "cw": None,
+        "autoattack": None,
+    }
     (tmp_path / "ablations.json").write_text(json.dumps([row]))
     assert ablation_table(tmp_path / "ablations.json") == (
         "net on digits, rate 8, 1+1 epochs, 200 test images, 1 seed, CPU; accuracy in percent, mean ± standard "

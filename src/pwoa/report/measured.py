@@ -10,7 +10,7 @@ from typing import Any
 
 from pwoa.report.competition import competition_table, published_table
 from pwoa.report.table import attack_name, markdown
-from pwoa.sweep.rows import COLUMNS, mean_and_deviation, spread
+from pwoa.sweep.rows import COLUMNS, TEACHER, mean_and_deviation, spread
 from pwoa.words import counted
 
 _COLUMNS = ("natural", "fgsm", "pgd10", "pgd20", "cw")
@@ -142,17 +142,18 @@ def ablation_table(path: Path) -> str:
 
 
 def _swept(path: Path, axis: str, name: Callable[[Mapping[str, Any]], str]) -> str:
-    """The rows of a sweep that differ in one axis of its grid, and in the seed."""
+    """The rows of a sweep that differ in one axis of its grid, and in the seed; before them those of the teacher."""
     rows = json.loads(path.read_text(encoding="utf-8"))
     seeds, strongest = {row["seed"] for row in rows}, max(row.get("n_autoattack", 0) for row in rows)
     columns = [column for column in COLUMNS if any(row.get(column) is not None for row in rows)]
-    table = spread([(name(row), row) for row in rows], columns)
+    table = spread([(_MODELS["teacher"] if row["method"] == TEACHER else name(row), row) for row in rows], columns)
     lines = [[value, *accuracies.values()] for value, accuracies in table.items()]
     fewer = f" (AutoAttack: {strongest:,})" if strongest else ""
+    run = next(row for row in rows if row["method"] != TEACHER)
     return (
-        f"{rows[0]['architecture']} on {rows[0]['dataset']}, rate {rows[0]['rate']:g}, {rows[0]['epochs']} epochs, "
-        f"{rows[0]['n']:,} test images{fewer}, {counted(len(seeds), 'seed')}, {rows[0]['device']}; accuracy in "
-        "percent, mean ± standard deviation:\n\n" + markdown([axis, *map(attack_name, columns)], lines)
+        f"{run['architecture']} on {run['dataset']}, rate {run['rate']:g}, {run['epochs']} epochs, {run['n']:,} test "
+        f"images{fewer}, {counted(len(seeds), 'seed')}, {run['device']}; accuracy in percent, mean ± standard "
+        "deviation:\n\n" + markdown([axis, *map(attack_name, columns)], lines)
     )
 
 

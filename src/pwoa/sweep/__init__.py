@@ -33,9 +33,9 @@ from pwoa.methods import hints
 from pwoa.progress import Progress
 from pwoa.recipe import flat, load_recipe, to_toml, told
 from pwoa.sweep.cluster import run_on_ray
-from pwoa.sweep.grid import Point, expand, ignored
+from pwoa.sweep.grid import MEASURED_BY, Point, expand, ignored
 from pwoa.sweep.local import run_here
-from pwoa.sweep.rows import COLUMNS, accuracies, epochs_of, row_of, spread
+from pwoa.sweep.rows import COLUMNS, accuracies, epochs_of, row_of, spread, teacher_row
 from pwoa.sweep.task import Task
 from pwoa.words import counted
 
@@ -49,7 +49,7 @@ Launch = Callable[[Sequence[Task], Callable[[Task, str | None], None]], None]
 
 @dataclass(frozen=True)
 class Swept:
-    """A row for each run that ended, a table of them by name and attack, and why the others did not, by name."""
+    """A row for each teacher and run that ended, a table of them by name and attack, and why the others did not."""
 
     rows: list[dict[str, Any]]
     table: dict[str, dict[str, str]]
@@ -70,7 +70,7 @@ def sweep(
     """Run all points of a grid, each in a process of its own; the rows are also in FOLDER/rows.json.
 
     A row has the run's name, its label in the table, which is the same for all seeds, and the values of the grid under
-    their keys, None where they make no difference to it.
+    their keys, None where they make no difference to it. Teachers come first, as the runs measured them, once a seed.
     settings: as `section.key=value`, for all runs, on top of the file's table set.
     on: "local", the devices of this machine, `jobs` runs at a time (0: one a GPU, or one); or "ray", the cluster at
     `address` (None: the one of this machine, or a new one on it), a task for each run. A run whose process or node is
@@ -118,23 +118,27 @@ def _sweep(points: Sequence[Point], folder: Path, launch: Launch, progress: Prog
     finally:
         progress.close()
     axes = dict.fromkeys(key for point in points for key in point.axes)
-    columns, labelled = dict.fromkeys(COLUMNS), []
+    columns, runs = dict.fromkeys(COLUMNS), []
+    teachers: dict[tuple[Any, ...], dict[str, Any]] = {}
     for point in points:
         if point.name in failed:
             continue
         try:
-            row, attacks = _outcome(folder / point.name)
+            row, teacher, attacks = _outcome(folder / point.name)
         except InputError as error:
             fail(point.name, str(error))
             continue
         columns |= dict.fromkeys(attacks)
-        without, known = ignored(point.recipe.method), flat(point.recipe)
-        unsaid = {key: None if key.startswith(without) else known.get(key) for key in axes}
-        values = {**unsaid, **point.axes}
-        labelled.append((point.label, {"name": point.name, "label": point.label, **row, **values}))
-    rows = [row for _, row in labelled]
+        recipe, known = point.recipe, flat(point.recipe)
+        used = {key: None if key.startswith(ignored(recipe.method)) else known.get(key) for key in axes}
+        runs.append({"name": point.name, "label": point.label, **row, **used, **point.axes})
+        if teacher:
+            used = {key: known.get(key) if key.partition(".")[0] in MEASURED_BY else None for key in axes}
+            which = recipe.data, recipe.teacher, recipe.threat, recipe.evaluation, recipe.training.seed
+            teachers.setdefault(which, {"name": point.teacher, "label": point.teacher, **teacher, **used})
+    rows = [*teachers.values(), *runs]
     save_rows(folder / ROWS, rows)
-    return Swept(rows, spread(labelled, list(columns)), failed)
+    return Swept(rows, spread([(row["label"], row) for row in rows], list(columns)), failed)
 
 
 def _place(on: str, jobs: int, address: str | None, retries: int) -> Launch:
@@ -176,17 +180,18 @@ def _task(point: Point, folder: Path) -> Task:
 def _told(folder: Path) -> str:
     """The accuracies of a run that has ended, for a line of progress."""
     try:
-        row, attacks = _outcome(folder)
+        row, _, attacks = _outcome(folder)
     except InputError:
         return ""  # which the end of the sweep tells
     return "".join(f"{attack} {row[attack]:.1f} %, " for attack in attacks)
 
 
-def _outcome(folder: Path) -> tuple[dict[str, Any], list[str]]:
-    """The row of a run that has ended, and the attacks it measured."""
+def _outcome(folder: Path) -> tuple[dict[str, Any], dict[str, Any], list[str]]:
+    """The row of a run that has ended, that of its teacher if there is one, and the attacks it measured."""
     recipe = load_recipe(folder / "recipe.toml")
     try:
         result = json.loads((folder / "result.json").read_text(encoding="utf-8"))
-        return row_of(recipe, result), list(accuracies(result))
+        teacher = teacher_row(recipe, result) if "teacher" in result else {}
+        return row_of(recipe, result), teacher, list(accuracies(result))
     except (OSError, ValueError, LookupError, TypeError):
         raise InputError(f"{folder / 'result.json'} is damaged; remove {folder} to run it again") from None

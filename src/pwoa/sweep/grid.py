@@ -27,6 +27,8 @@ _PRUNING = (
 """How the settings begin that make no difference to a network that is trained from scratch."""
 _BY_OBJECTIVE = ("hbar",)
 """The methods of robust training that know the section `objective`."""
+MEASURED_BY = ("recipe", "data", "teacher", "threat", "evaluation")
+"""The sections that tell how robust a teacher is found."""
 _ADMM = ("search.rho", "search.interval")
 _UNUSED = {
     "pwoa": ("pretrain.", "harp.", "apd."),
@@ -46,12 +48,14 @@ class Point:
     """One run of a sweep: the name of its folder, its line in the table (the same for all seeds), and its recipe.
 
     axes: the values of the grid that it has and that no column of its row tells.
+    teacher: the line of its teacher, as it is measured by it.
     """
 
     name: str
     label: str
     recipe: Recipe
     axes: Mapping[str, Any] = field(default_factory=dict, compare=False)
+    teacher: str = field(default="", compare=False)
 
     @property
     def verb(self) -> str:
@@ -133,7 +137,9 @@ def _point(base: Recipe, chosen: Mapping[str, tuple[Any, str]], names: Mapping[s
     others = {key: text for key, (_, text) in chosen.items() if key not in _IN_EVERY_LABEL}
     label += "".join(f", {names[key]} {text}" for key, text in others.items())
     axes = {key: value for key, value in _values(chosen).items() if key not in _IN_EVERY_ROW}
-    return Point(re.sub(r"[^\w.=+-]+", "_", name), label, recipe, axes)
+    dense = {key: text for key, text in others.items() if key.partition(".")[0] in MEASURED_BY}
+    teacher = ", ".join(["teacher", *(f"{names[key]} {text}" for key, text in dense.items())])
+    return Point(re.sub(r"[^\w.=+-]+", "_", name), label, recipe, axes, teacher)
 
 
 def _settings(chosen: Mapping[str, tuple[Any, str]]) -> dict[str, Any]:

@@ -13,6 +13,10 @@ COLUMNS = ("natural", "pgd20", "cw", "autoattack")
 """The attacks that every row has a column for; others have one in the rows of runs that measured them."""
 
 
+TEACHER = "teacher"
+"""The method of a row of a network that was not pruned."""
+
+
 def row_of(recipe: Recipe, result: Mapping[str, Any]) -> dict[str, Any]:
     """What a run's recipe and result.json say, as published tables are built from it; None where not measured.
 
@@ -35,6 +39,12 @@ def row_of(recipe: Recipe, result: Mapping[str, Any]) -> dict[str, Any]:
         "seconds": round(result["training_seconds"], 1),
         "device": result["device"],
     }
+
+
+def teacher_row(recipe: Recipe, result: Mapping[str, Any]) -> dict[str, Any]:
+    """The row of the dense network that a run pruned, as the run measured it."""
+    dense = row_of(recipe, {**result, "pruned": result["teacher"], "training_seconds": 0.0})
+    return {**dense, "method": TEACHER, "rate": 1.0, "mix": 0.0, "epochs": "0"}
 
 
 def epochs_of(recipe: Recipe) -> str:
