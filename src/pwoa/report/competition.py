@@ -87,7 +87,7 @@ def draw(path: Path, picture: Path) -> None:
                 deviation = statistics.stdev(known) if len(known) > 1 else 0.0
                 name = _name(row)
                 if row["mix"] in panel.methods.get(name, {}):
-                    name += f" ({row['epochs']}, {row['settings']})"  # another line of the table
+                    name += f" ({row['epochs']}, {row.get('settings')})"  # another line of the table
                 panel.methods.setdefault(name, {})[row["mix"]] = statistics.mean(known), deviation
     mix_bars([panel for panel in panels.values() if len(panel.methods) > 1], "autoattack", picture)
 
