@@ -35,7 +35,7 @@ from pwoa.methods import METHODS, ONE_STAGE, SCORING, SHARING
 from pwoa.models import architecture_name, fingerprint
 from pwoa.progress import ConsoleProgress, Progress
 from pwoa.recipe import INCIDENTAL, Recipe, flat, numbers, parse_setting, presets
-from pwoa.sweep import epochs_of, row_of
+from pwoa.sweep import epochs_of, row_of, teacher_row
 from pwoa.words import counted
 
 SAME_TEACHER = ("dataset", "architecture", "fingerprint", "evaluation", "square")
@@ -97,10 +97,9 @@ def compete(options: argparse.Namespace, progress: Progress) -> None:
         finally:
             longest = max(longest, time.monotonic() - start)
         if not known:
-            dense = {**result.summary, "pruned": result.summary["teacher"], "training_seconds": 0.0}
-            strongest = _autoattack(teacher, data, recipe, images)
-            about = {"method": "teacher", "rate": 1.0, "epochs": "0", "allocation": None}
-            rows.append({**_row(recipe, dense), **strongest, **run, **about})
+            dense = teacher_row(recipe, result.summary)
+            about = {"teacher": Path(recipe.teacher.checkpoint).name, "allocation": None}
+            rows.append({**run, **dense, **about, **_autoattack(teacher, data, recipe, images)})
         elif known[0].get("n_autoattack", 0) < images:
             known[0].update(_autoattack(teacher, data, recipe, images))
         strongest = _autoattack(result.model, data, recipe, images)

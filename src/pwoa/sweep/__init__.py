@@ -39,7 +39,7 @@ from pwoa.sweep.rows import COLUMNS, accuracies, epochs_of, row_of, spread, teac
 from pwoa.sweep.task import Task
 from pwoa.words import counted
 
-__all__ = ["ROWS", "Point", "Swept", "Task", "epochs_of", "expand", "row_of", "spread", "sweep"]
+__all__ = ["ROWS", "Point", "Swept", "Task", "epochs_of", "expand", "row_of", "spread", "sweep", "teacher_row"]
 
 ROWS = "rows.json"
 
