@@ -28,15 +28,18 @@ from pyautoattack import AutoAttack
 from torch import Tensor, nn
 
 import pwoa
-from pwoa.attacks import STANDARD, autoattack, fgsm
-from pwoa.attacks.registry import ROUNDS
-from pwoa.attacks.rounds import is_broken
+from pwoa.attacks.autoattack import autoattack
+from pwoa.attacks.gradient import fgsm
+from pwoa.attacks.problem import is_broken
+from pwoa.attacks.registry import ROUNDS, STANDARD
 from pwoa.attacks.square import square_rounds
 from pwoa.devices import choose_device, device_name, exact_float32
 from pwoa.errors import one_line
-from pwoa.files import save_rows
-from pwoa.models import build, load_state, read_state, search_model
-from pwoa.recipe import Threat
+from pwoa.models.architectures.registry import build
+from pwoa.models.checkpoints.files import load_state, read_state
+from pwoa.models.inference import search_model
+from pwoa.storage import save_rows
+from pwoa.threat import Threat
 
 WHOLE = "standard"
 MNIST_THREAT = Threat("linf", 0.3, 0.01)

@@ -27,16 +27,19 @@ from typing import Any
 from torch import nn
 
 import pwoa
-from pwoa.data import Data
-from pwoa.errors import InputError, one_line
+from pwoa.data.images import Data
+from pwoa.errors import InputError, counted, one_line
 from pwoa.evaluation.robustness import parse_attacks
-from pwoa.files import load_rows, save_rows
-from pwoa.methods import METHODS, ONE_STAGE, SCORING, SHARING
-from pwoa.models import architecture_name, fingerprint
+from pwoa.methods import METHODS, ONE_STAGE
+from pwoa.methods.hints import SCORING, SHARING
+from pwoa.models.architectures.registry import architecture_name
+from pwoa.models.checkpoints.tensors import fingerprint
 from pwoa.progress import ConsoleProgress, Progress
-from pwoa.recipe import INCIDENTAL, Recipe, flat, numbers, parse_setting, presets
-from pwoa.sweep import epochs_of, row_of, teacher_row
-from pwoa.words import counted
+from pwoa.recipe import presets
+from pwoa.recipe.sections import INCIDENTAL, Recipe, flat
+from pwoa.recipe.settings import numbers, parse_setting
+from pwoa.storage import load_rows, save_rows
+from pwoa.sweep.rows import epochs_of, row_of, teacher_row
 
 SAME_TEACHER = ("dataset", "architecture", "fingerprint", "evaluation", "square")
 """What two rows must have in common for the teacher to be measured once for both."""

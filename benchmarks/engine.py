@@ -20,10 +20,10 @@ from pathlib import Path
 from typing import Any
 
 import pwoa
-from pwoa.data import Data
+from pwoa.data.images import Data
 from pwoa.errors import one_line
-from pwoa.files import save_rows
 from pwoa.progress import Progress
+from pwoa.storage import save_rows
 
 LARGER_BATCH = {"training.batch": 512, "search.learning_rate": 0.03, "finetune.learning_rate": 0.015}
 """Four times the published batch of 128, and three times its learning rates."""

@@ -20,9 +20,9 @@ from torch import Tensor
 import pwoa
 from pwoa.devices import choose_device, device_name
 from pwoa.errors import one_line
-from pwoa.files import save_rows
-from pwoa.models import hidden_points, recording
-from pwoa.objectives import bottleneck
+from pwoa.models.hidden import hidden_points, recording
+from pwoa.objectives.hsic import bottleneck
+from pwoa.storage import save_rows
 
 
 def measured(x: Tensor, y: Tensor, z: Tensor, dtype: torch.dtype) -> list[Tensor]:

@@ -14,8 +14,8 @@ import sys
 import pwoa
 from pwoa.demo import NAIVE
 from pwoa.errors import one_line
-from pwoa.files import rows_text
 from pwoa.progress import ConsoleProgress, Progress
+from pwoa.storage import rows_text
 
 COLUMNS = ("natural", "fgsm", "pgd10", "pgd20", "cw")
 

@@ -15,8 +15,8 @@ from mnist_networks import kwsmall, lenet5
 
 import pwoa
 from pwoa.errors import one_line
-from pwoa.files import rows_text
-from pwoa.models import build
+from pwoa.models.architectures.registry import build
+from pwoa.storage import rows_text
 
 CHECKPOINTS = {
     "mnist_smallcnn_TRADES_official_linf0.3.pt": partial(build, "smallcnn", 10, 1),

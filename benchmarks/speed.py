@@ -25,12 +25,13 @@ from torch.nn import functional as F
 from torch.utils.data import DataLoader, Dataset
 
 import pwoa
-from pwoa.data import Data, Images
+from pwoa.data.images import Data, Images
 from pwoa.devices import choose_device, device_name
 from pwoa.errors import one_line
-from pwoa.files import load_rows, save_rows
-from pwoa.models import build, hidden_points, recording
-from pwoa.sparsity import prunable
+from pwoa.models.architectures.registry import build
+from pwoa.models.hidden import hidden_points, recording
+from pwoa.sparsity.constraint import prunable
+from pwoa.storage import load_rows, save_rows
 
 
 class Augmented(Dataset[tuple[Tensor, int]]):

@@ -21,9 +21,9 @@ from typing import Any
 
 import pwoa
 from pwoa.errors import one_line
-from pwoa.files import load_rows, save_rows
 from pwoa.progress import ConsoleProgress, Progress
-from pwoa.run import Run
+from pwoa.runs.folder import Run
+from pwoa.storage import load_rows, save_rows
 
 ATTACKS = ("natural", "pgd20", "cw")
 

@@ -17,10 +17,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pwoa.data import Images, load_data
 from pwoa.data.catalog import IDX_TEST, IDX_TRAIN
 from pwoa.data.formats import Split
-from pwoa.data.verify import digest
+from pwoa.data.images import Images
+from pwoa.data.load import load_data
+from pwoa.data.store import digest
 
 TARGET = Path(__file__).parents[1] / "src" / "pwoa" / "data" / "embedded"
 LICENCE = """\

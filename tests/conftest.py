@@ -12,9 +12,10 @@ from hypothesis import settings
 from PIL import Image
 from torch import Tensor, nn
 
-from pwoa.data import Data, load_data
+from pwoa.data.images import Data
+from pwoa.data.load import load_data
 from pwoa.progress import Progress
-from pwoa.recipe import Recipe
+from pwoa.recipe.sections import Recipe
 
 settings.register_profile("repeatable", derandomize=True)  # a failure is the code's, not the day's
 settings.load_profile("repeatable")

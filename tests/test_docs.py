@@ -15,9 +15,12 @@ import torch
 from torch import Tensor, nn
 
 import pwoa
-from pwoa.data import Data, load_data
-from pwoa.models import Normalised, as_logits, build, fingerprint
-from pwoa.recipe import Recipe
+from pwoa.data.images import Data
+from pwoa.data.load import load_data
+from pwoa.models.architectures.registry import build
+from pwoa.models.border import Normalised, as_logits
+from pwoa.models.checkpoints.tensors import fingerprint
+from pwoa.recipe.sections import Recipe
 
 Make = Callable[..., Recipe]
 PAGE = (Path(__file__).parents[1] / "docs" / "models.md").read_text(encoding="utf-8")
@@ -99,7 +102,7 @@ def small(data: Data, quick: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(pwoa, "load_data", lambda name: {"cifar10": data}[name], raising=False)
     recipe = quick(training__optimizer="adam", search__learning_rate=0.005, finetune__learning_rate=0.005)
-    monkeypatch.setattr("pwoa.pipeline.recipe_for", lambda name: recipe)
+    monkeypatch.setattr("pwoa.runs.prune.recipe_for", lambda name: recipe)
 
 
 def library(monkeypatch: pytest.MonkeyPatch, name: str, **content: Any) -> None:
@@ -191,8 +194,8 @@ def test_a_model_for_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         asked.append((name, revision))
         return tmp_path / "net-x4"
 
-    monkeypatch.setattr("pwoa.models.hub.push", push)
-    monkeypatch.setattr("pwoa.models.folder.fetch", fetch)
+    monkeypatch.setattr("pwoa.models.checkpoints.hub.push", push)
+    monkeypatch.setattr("pwoa.models.checkpoints.folder.fetch", fetch)
     done = run(there, pwoa=pwoa, result=result)
     assert asked == ["owner/net-x4", ("owner/net-x4", "main")]
     assert fingerprint(done["model"]) == fingerprint(result)

@@ -9,9 +9,9 @@ from torch import Tensor, nn
 from torch.autograd import forward_ad
 from torch.nn import functional as F
 
-from pwoa.attacks import fgsm, margin, pgd
+from pwoa.attacks.gradient import fgsm, margin, pgd
 from pwoa.guard import ExampleFreeViolation, example_free
-from pwoa.recipe import Threat
+from pwoa.threat import Threat
 
 THREAT = Threat(radius=0.1, step=0.05)
 Act = Callable[[nn.Module, Tensor, Tensor], Any]

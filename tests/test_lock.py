@@ -13,12 +13,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-
-from pwoa import lock
-from pwoa.errors import InputError
 from pwoa.packing import pack, unpack
-from pwoa.recipe import Recipe
-from pwoa.run import Run
+
+from pwoa import storage as lock
+from pwoa.errors import InputError
+from pwoa.recipe.sections import Recipe
+from pwoa.runs.folder import Run
 
 Make = Callable[..., Recipe]
 HOLD = "import sys, time; from pathlib import Path; from pwoa.lock import held\n"

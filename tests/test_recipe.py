@@ -11,7 +11,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from pwoa.errors import InputError
-from pwoa.recipe import Recipe, Threat, flat, load_recipe, presets, recipe_for, to_toml
+from pwoa.recipe import load_recipe, presets, recipe_for, to_toml
+from pwoa.recipe.sections import Recipe, flat
+from pwoa.threat import Threat
 
 few = settings(deadline=None, max_examples=50)
 

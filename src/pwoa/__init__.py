@@ -5,41 +5,39 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-__version__ = "0.2.0"
+__version__ = "0.3.0"
 
 if TYPE_CHECKING:
-    from pwoa.data import load_data as load_data
+    from pwoa.data.load import load_data as load_data
     from pwoa.errors import InputError as InputError
-    from pwoa.evaluation import compare as compare
-    from pwoa.evaluation import evaluate as evaluate
-    from pwoa.models import from_pretrained as from_pretrained
-    from pwoa.models import inspect_checkpoint as inspect_checkpoint
-    from pwoa.models import load_model as load_model
-    from pwoa.pipeline import prune as prune
-    from pwoa.pretraining import pretrain as pretrain
+    from pwoa.evaluation.comparison import compare as compare
+    from pwoa.evaluation.measure import evaluate as evaluate
+    from pwoa.models.checkpoints.inspection import inspect_checkpoint as inspect_checkpoint
+    from pwoa.models.load import load_model as load_model
+    from pwoa.recipe import Evaluation as Evaluation
     from pwoa.recipe import Recipe as Recipe
-    from pwoa.recipe import Threat as Threat
     from pwoa.recipe import load_recipe as load_recipe
-    from pwoa.run import load_run as load_run
-    from pwoa.sharing import push_to_hub as push_to_hub
-    from pwoa.sharing import save_pretrained as save_pretrained
+    from pwoa.runs.pretrain import pretrain as pretrain
+    from pwoa.runs.prune import prune as prune
+    from pwoa.share.publish import push_to_hub as push_to_hub
+    from pwoa.share.publish import save_pretrained as save_pretrained
+    from pwoa.threat import Threat as Threat
 
 _HOMES = {
+    "Evaluation": "pwoa.recipe",
     "InputError": "pwoa.errors",
     "Recipe": "pwoa.recipe",
-    "Threat": "pwoa.recipe",
-    "compare": "pwoa.evaluation",
-    "evaluate": "pwoa.evaluation",
-    "from_pretrained": "pwoa.models",
-    "inspect_checkpoint": "pwoa.models",
-    "load_data": "pwoa.data",
-    "load_model": "pwoa.models",
+    "Threat": "pwoa.threat",
+    "compare": "pwoa.evaluation.comparison",
+    "evaluate": "pwoa.evaluation.measure",
+    "inspect_checkpoint": "pwoa.models.checkpoints.inspection",
+    "load_data": "pwoa.data.load",
+    "load_model": "pwoa.models.load",
     "load_recipe": "pwoa.recipe",
-    "load_run": "pwoa.run",
-    "pretrain": "pwoa.pretraining",
-    "prune": "pwoa.pipeline",
-    "push_to_hub": "pwoa.sharing",
-    "save_pretrained": "pwoa.sharing",
+    "pretrain": "pwoa.runs.pretrain",
+    "prune": "pwoa.runs.prune",
+    "push_to_hub": "pwoa.share.publish",
+    "save_pretrained": "pwoa.share.publish",
 }
 
 __all__ = [*_HOMES, "__version__"]

@@ -6,11 +6,12 @@ import time
 from pathlib import Path
 from typing import Any
 
-from pwoa.pipeline import prune
 from pwoa.progress import Progress
-from pwoa.recipe import Recipe, load_recipe
-from pwoa.run import Run
-from pwoa.work import Result
+from pwoa.recipe import load_recipe
+from pwoa.recipe.sections import Recipe
+from pwoa.runs.folder import Run
+from pwoa.runs.prepare import Result
+from pwoa.runs.prune import prune
 
 NAIVE = {
     "objective.distillation": 0.0,

@@ -8,8 +8,7 @@ from contextlib import contextmanager
 
 import torch
 
-from pwoa.errors import InputError, first_line
-from pwoa.words import counted
+from pwoa.errors import InputError, counted, first_line
 
 _KINDS = ("cpu", "cuda")
 

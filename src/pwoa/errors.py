@@ -45,3 +45,8 @@ def did_you_mean(given: str, known: Iterable[str], prefix: str = "") -> str:
     if near:
         return f"did you mean {prefix + near[0]!r}?"
     return "known: " + ", ".join(prefix + name for name in names)
+
+
+def counted(number: int, one: str, many: str = "") -> str:
+    """So many of a thing: 1 image, 2 images, 1,000 images; `many` is for words that do not just take an s."""
+    return f"{number:,} {one if number == 1 else many or one + 's'}"

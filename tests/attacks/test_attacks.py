@@ -11,14 +11,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from pwoa.attacks import ATTACKS, apgd_ce, apgd_dlr, apgd_t, cw, distance, fab_t, fgsm, nearest_broken, pgd, square
-from pwoa.attacks.apgd import checkpoints
-from pwoa.attacks.ball import Ball
-from pwoa.attacks.rounds import is_broken
-from pwoa.attacks.square import square_rounds
+from pwoa.attacks.apgd import apgd_ce, apgd_dlr, apgd_t, checkpoints
+from pwoa.attacks.ball import Ball, distance
+from pwoa.attacks.fab import fab_t, nearest_broken
+from pwoa.attacks.gradient import cw, fgsm, pgd
+from pwoa.attacks.problem import is_broken
+from pwoa.attacks.registry import ATTACKS
+from pwoa.attacks.square import square, square_rounds
 from pwoa.errors import InputError
 from pwoa.guard import ExampleFreeViolation, example_free
-from pwoa.recipe import Threat
+from pwoa.threat import Threat
 
 Attack = Callable[..., Tensor]
 NORMS = ["linf", "l2"]

@@ -10,16 +10,16 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from pwoa.attacks import ATTACKS, NATURAL, ROBUST, STANDARD, State, Verdicts, apgd_ce, autoattack
-from pwoa.attacks.apgd import apgd_t_rounds
+from pwoa.attacks.apgd import apgd_ce, apgd_t_rounds
+from pwoa.attacks.autoattack import NATURAL, ROBUST, State, Verdicts, autoattack
 from pwoa.attacks.ball import Ball
 from pwoa.attacks.fab import fab_t_rounds
-from pwoa.attacks.registry import ROUNDS, check_names
-from pwoa.attacks.rounds import Round, is_broken
+from pwoa.attacks.problem import Round, is_broken
+from pwoa.attacks.registry import ATTACKS, ROUNDS, STANDARD, check_names
 from pwoa.attacks.square import square_rounds
 from pwoa.errors import InputError
 from pwoa.guard import ExampleFreeViolation, example_free
-from pwoa.recipe import Threat
+from pwoa.threat import Threat
 
 THREAT = Threat("linf", 0.2)
 Break = Callable[[Tensor], Tensor]

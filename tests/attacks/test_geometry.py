@@ -8,9 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from pwoa.attacks.ball import Ball, distance, project, random_start, steepest
-from pwoa.attacks.geometry import fill, onto_hyperplane
-from pwoa.recipe import Threat
+from pwoa.attacks.ball import Ball, distance, fill, onto_hyperplane, project, random_start, steepest
+from pwoa.threat import Threat
 
 few = settings(deadline=None, max_examples=40)
 both = pytest.mark.parametrize("norm", ["linf", "l2"])

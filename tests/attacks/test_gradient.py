@@ -8,8 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from pwoa.attacks import cross_entropy, fgsm, margin, pgd, random_start
-from pwoa.recipe import Threat
+from pwoa.attacks.ball import random_start
+from pwoa.attacks.gradient import cross_entropy, fgsm, margin, pgd
+from pwoa.threat import Threat
 
 few = settings(deadline=None, max_examples=20)
 THREAT = Threat(radius=0.1, step=0.03)

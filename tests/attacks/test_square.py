@@ -8,11 +8,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from pwoa.attacks import distance, square
-from pwoa.attacks.ball import Ball
+from pwoa.attacks.ball import Ball, distance
 from pwoa.attacks.registry import ATTACKS, ROUNDS
-from pwoa.attacks.windows import bumps
-from pwoa.recipe import Threat
+from pwoa.attacks.square import bumps, square
+from pwoa.threat import Threat
 
 REFERENCE, PAPER = "square", "square-paper"
 RADII = {"linf": 0.1, "l2": 1.0}

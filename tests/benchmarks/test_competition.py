@@ -21,7 +21,7 @@ from pwoa.attacks.registry import ROUNDS
 from pwoa.attacks.square import square_rounds
 from pwoa.errors import InputError
 from pwoa.methods import METHODS
-from pwoa.models import build
+from pwoa.models.architectures.registry import build
 from pwoa.progress import Progress
 
 

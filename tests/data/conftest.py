@@ -21,7 +21,7 @@ import pytest
 
 from pwoa.data.catalog import CIFAR10_BINARY, CIFAR10_PYTHON, Dataset, Remote, idx_layout
 from pwoa.data.formats import Split
-from pwoa.data.verify import digest
+from pwoa.data.store import digest
 
 
 def random_split(shape: tuple[int, int, int], count: int, seed: int) -> Split:

@@ -5,8 +5,7 @@ import torch
 from torch import Generator, Tensor
 from torch.nn.functional import pad
 
-from pwoa.data import AUGMENTATIONS
-from pwoa.data.augment import crop_and_flip
+from pwoa.data.images import AUGMENTATIONS, crop_and_flip
 
 
 def generator(seed: int = 0) -> Generator:

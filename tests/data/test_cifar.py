@@ -9,12 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pwoa.data.cifar import (
-    read_cifar10_binary,
-    read_cifar10_python,
-    read_cifar100_binary,
-    read_cifar100_python,
-)
+from pwoa.data.cifar import read_cifar10_binary, read_cifar10_python, read_cifar100_binary, read_cifar100_python
 from pwoa.data.formats import Blob
 from pwoa.errors import InputError
 

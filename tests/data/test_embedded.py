@@ -8,9 +8,9 @@ import time
 
 import torch
 
-from pwoa.data import load_data
 from pwoa.data.catalog import DATASETS
-from pwoa.data.sources import EMBEDDED
+from pwoa.data.load import load_data
+from pwoa.data.store import EMBEDDED
 
 
 def test_it_is_balanced_grey_and_complete() -> None:

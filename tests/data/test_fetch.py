@@ -16,11 +16,10 @@ from typing import Any
 import numpy as np
 import pytest
 from PIL import Image
+from pwoa.data.packages import Package, cifar10_from_png, plain_files
 
 from pwoa.data.catalog import Remote
-from pwoa.data.locate import cache_folder
-from pwoa.data.packages import Package, cifar10_from_png, plain_files
-from pwoa.data.sources import get, load
+from pwoa.data.store import cache_folder, get, load
 from pwoa.errors import InputError
 
 Npm = Callable[[Mapping[str, bytes] | None], Path]

@@ -8,7 +8,7 @@ import pytest
 import torch
 from PIL import Image
 
-from pwoa.data import load_data
+from pwoa.data.load import load_data
 from pwoa.errors import InputError
 
 

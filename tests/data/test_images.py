@@ -5,7 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pwoa.data import Data, Images
+from pwoa.data.images import Data, Images
 from pwoa.errors import InputError
 
 

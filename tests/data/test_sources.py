@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pwoa.data import DATASETS, Data, load_data
-from pwoa.data.locate import cache_folder
-from pwoa.data.sources import find, get, load, status
-from pwoa.data.verify import check_labels
+from pwoa.data.catalog import DATASETS
+from pwoa.data.images import Data
+from pwoa.data.load import load_data
+from pwoa.data.store import cache_folder, check_labels, find, get, load, status
 from pwoa.errors import InputError
 
 Write = Callable[[Path, Mapping[str, bytes]], Path]

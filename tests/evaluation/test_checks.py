@@ -9,14 +9,16 @@ import torch
 from torch import Tensor, nn
 
 import pwoa
-from pwoa.attacks import apgd_ce, cw, pgd
-from pwoa.data import Data
+from pwoa.attacks.apgd import apgd_ce
+from pwoa.attacks.gradient import cw, pgd
+from pwoa.data.images import Data
 from pwoa.errors import InputError
 from pwoa.evaluation import checks
-from pwoa.evaluation.checks import Finding, check_attacks, check_behaviour, check_curve, check_modes
+from pwoa.evaluation.behaviour import check_behaviour, check_modes
+from pwoa.evaluation.checks import Finding, check_attacks, check_curve
 from pwoa.guard import ExampleFreeViolation, example_free
 from pwoa.models.border import not_logits
-from pwoa.recipe import Threat
+from pwoa.threat import Threat
 
 THREAT = Threat(radius=0.05, step=0.0125)
 

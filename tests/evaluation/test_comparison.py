@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 
 from pwoa.errors import InputError
 from pwoa.evaluation.comparison import compare, mcnemar
-from pwoa.evaluation.interval import paired
-from pwoa.evaluation.verdicts import FILE, save_verdicts
+from pwoa.evaluation.scores import FILE, paired, save_verdicts
 
 LINF8 = {"norm": "linf", "radius": 8 / 255, "step": 2 / 255}
 Store = Callable[..., Path]

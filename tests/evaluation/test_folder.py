@@ -13,18 +13,18 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from pwoa.attacks import State, Verdicts, autoattack
+from pwoa.attacks.autoattack import State, Verdicts, autoattack
 from pwoa.attacks.fab import fab_t_rounds
 from pwoa.attacks.registry import ROUNDS
 from pwoa.attacks.square import square_rounds
 from pwoa.errors import InputError
-from pwoa.evaluation import Scores, folder
+from pwoa.evaluation import folder
 from pwoa.evaluation.checks import Finding
 from pwoa.evaluation.folder import Folder, at_radius, verdicts_of
 from pwoa.evaluation.record import result_of
 from pwoa.evaluation.robustness import Measurement
-from pwoa.evaluation.verdicts import FILE, load_verdicts
-from pwoa.recipe import Threat
+from pwoa.evaluation.scores import FILE, Scores, load_verdicts
+from pwoa.threat import Threat
 
 CPU = torch.device("cpu")
 THREAT = Threat("linf", 0.1, 0.02)

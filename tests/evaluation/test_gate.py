@@ -4,10 +4,10 @@ import pytest
 import torch
 from torch import nn
 
-from pwoa.data import Images
+from pwoa.data.images import Images
 from pwoa.errors import InputError
-from pwoa.evaluation import check_teacher
-from pwoa.recipe import Recipe
+from pwoa.evaluation.measure import check_teacher
+from pwoa.recipe.sections import Recipe
 
 RECIPE = Recipe().with_settings({"threat.radius": 0.1, "threat.step": 0.001, "teacher.minimum": 30.0})
 

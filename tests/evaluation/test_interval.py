@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pwoa.errors import InputError
-from pwoa.evaluation.interval import Z, paired, wilson
+from pwoa.evaluation.scores import Z, paired, wilson
 
 COUNTS = st.integers(1, 20_000).flatmap(lambda n: st.tuples(st.integers(0, n), st.just(n)))
 

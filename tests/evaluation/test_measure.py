@@ -18,24 +18,22 @@ import torch
 from onnx import TensorProto, helper, numpy_helper
 from torch import Tensor, nn
 
-from pwoa.attacks import ATTACKS, apgd_ce
-from pwoa.attacks.apgd import apgd_t_rounds
+from pwoa.attacks.apgd import apgd_ce, apgd_t_rounds
 from pwoa.attacks.fab import fab_t_rounds
-from pwoa.attacks.registry import ROUNDS
+from pwoa.attacks.registry import ATTACKS, ROUNDS
 from pwoa.attacks.square import square_rounds
-from pwoa.data import Data, Images
+from pwoa.data.images import Data, Images
 from pwoa.errors import InputError
-from pwoa.evaluation import Scores, checks, folder, measure, robustness
-from pwoa.evaluation import evaluate as library
+from pwoa.evaluation import checks, folder, measure
 from pwoa.evaluation.checks import Finding
 from pwoa.evaluation.folder import Folder
-from pwoa.evaluation.interval import wilson
-from pwoa.evaluation.robustness import Measurement
-from pwoa.evaluation.verdicts import FILE, load_verdicts
-from pwoa.lock import held
+from pwoa.evaluation.measure import evaluate as library
+from pwoa.evaluation.robustness import Measurement, robustness
+from pwoa.evaluation.scores import FILE, Scores, load_verdicts, wilson
 from pwoa.models.onnx import OnnxModel
 from pwoa.progress import Progress
-from pwoa.recipe import Threat
+from pwoa.storage import held
+from pwoa.threat import Threat
 
 THREAT = Threat(radius=0.1, step=0.025)
 PARTS = ("apgd-ce", "apgd-t", "fab-t", "square")

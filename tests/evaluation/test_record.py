@@ -12,11 +12,10 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from pwoa.errors import InputError
-from pwoa.evaluation import Scores
 from pwoa.evaluation.checks import Finding
-from pwoa.evaluation.interval import wilson
 from pwoa.evaluation.record import radii, result_of, written
-from pwoa.recipe import Threat
+from pwoa.evaluation.scores import Scores, wilson
+from pwoa.threat import Threat
 
 ABOUT = {"name": "mine", "dataset": "cifar10", "architecture": "lenet", "images_of": 10_000, "data": "d1", "seed": 3}
 FIELDS = {

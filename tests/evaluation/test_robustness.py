@@ -11,12 +11,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from pwoa.attacks import ATTACKS, apgd_ce, apgd_dlr, margin, pgd, random_start
-from pwoa.data import Data, Images
+from pwoa.attacks.apgd import apgd_ce, apgd_dlr
+from pwoa.attacks.ball import random_start
+from pwoa.attacks.gradient import margin, pgd
+from pwoa.attacks.registry import ATTACKS
+from pwoa.data.images import Data, Images
 from pwoa.errors import InputError
-from pwoa.evaluation import STANDARD, Scores, evaluate, parse_attacks, robustness, work
-from pwoa.evaluation.robustness import Measurement
-from pwoa.recipe import Threat
+from pwoa.evaluation.measure import evaluate
+from pwoa.evaluation.robustness import STANDARD, Measurement, parse_attacks, robustness, work
+from pwoa.evaluation.scores import Scores
+from pwoa.threat import Threat
 
 THREAT = Threat(radius=0.1, step=0.02)
 

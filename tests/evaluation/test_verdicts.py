@@ -13,7 +13,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from pwoa.errors import InputError
-from pwoa.evaluation.verdicts import load_verdicts, save_verdicts
+from pwoa.evaluation.scores import load_verdicts, save_verdicts
 
 TEXT = st.text('pgd20@/-:∞ß "\\\n{', max_size=6)
 JSON = st.recursive(

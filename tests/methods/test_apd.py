@@ -12,13 +12,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from pwoa.data import Data
+from pwoa.data.images import Data
 from pwoa.errors import InputError
 from pwoa.methods.apd import Apd, Proximal, _teacher
-from pwoa.models import Normalised
-from pwoa.recipe import Recipe
-from pwoa.sparsity import prunable
-from pwoa.training import Batch, Material
+from pwoa.models.border import Normalised
+from pwoa.recipe.sections import Recipe
+from pwoa.sparsity.constraint import prunable
+from pwoa.training.stage import Batch, Material
 
 Make = Callable[..., Recipe]
 

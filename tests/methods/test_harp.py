@@ -11,14 +11,14 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 import pwoa
-from pwoa.data import Data
+from pwoa.data.images import Data
 from pwoa.errors import InputError
 from pwoa.methods.harp import Harp, ShareScoring, largest
-from pwoa.recipe import Recipe
-from pwoa.sparsity import prunable
+from pwoa.recipe.sections import Recipe
 from pwoa.sparsity.allocation import uniform
+from pwoa.sparsity.constraint import prunable
 from pwoa.sparsity.patterns import unstructured
-from pwoa.training import Batch, Material
+from pwoa.training.stage import Batch, Material
 
 Make = Callable[..., Recipe]
 

@@ -17,18 +17,19 @@ from typer.testing import CliRunner
 
 import pwoa
 from pwoa.attacks.ball import distance
-from pwoa.cli import app
-from pwoa.data import Data
+from pwoa.cli.options import app
+from pwoa.data.images import Data
 from pwoa.guard import ExampleFreeViolation, example_free
 from pwoa.methods import METHODS, PRETRAINING, find_method
+from pwoa.methods.adversarial import Trades
 from pwoa.methods.hydra import Hydra, Scoring, first_scores, mixed_loss
-from pwoa.methods.mixing import Mixer
-from pwoa.methods.trades import Trades
+from pwoa.methods.pruning import Mixer
 from pwoa.progress import Progress
-from pwoa.recipe import Recipe, Threat
-from pwoa.run import Run
-from pwoa.sparsity import prunable
-from pwoa.training import Batch, Material
+from pwoa.recipe.sections import Recipe
+from pwoa.runs.folder import Run
+from pwoa.sparsity.constraint import prunable
+from pwoa.threat import Threat
+from pwoa.training.stage import Batch, Material
 
 Make = Callable[..., Recipe]
 CPU = torch.device("cpu")

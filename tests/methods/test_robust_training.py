@@ -13,20 +13,20 @@ from torch.nn import functional as F
 
 import pwoa
 from pwoa.attacks.ball import distance
-from pwoa.data import Data
+from pwoa.data.images import Data
 from pwoa.errors import InputError
 from pwoa.methods import PRETRAINING, find_pretraining, lbgat
-from pwoa.methods.adversarial import RobustTraining
+from pwoa.methods.adversarial import RobustTraining, boosted_cross_entropy
 from pwoa.methods.fast_at import JUMP, FastAt
 from pwoa.methods.lbgat import Lbgat
-from pwoa.methods.mart import boosted_cross_entropy
-from pwoa.models import hidden_points, recording
-from pwoa.objectives import bottleneck
+from pwoa.models.hidden import hidden_points, recording
+from pwoa.objectives.hsic import bottleneck
 from pwoa.progress import Progress
-from pwoa.recipe import Recipe, Threat
-from pwoa.run import Run
-from pwoa.training import Batch, Material
+from pwoa.recipe.sections import Recipe
+from pwoa.runs.folder import Run
+from pwoa.threat import Threat
 from pwoa.training.groups import Plan, grouped
+from pwoa.training.stage import Batch, Material
 
 Make = Callable[..., Recipe]
 CPU = torch.device("cpu")

@@ -12,12 +12,14 @@ from torch import nn
 from torch.nn import functional as F
 
 import pwoa
-from pwoa.data import Data
+from pwoa.data.images import Data
 from pwoa.methods import METHODS
-from pwoa.methods.masked import MaskedStage
-from pwoa.recipe import Recipe
-from pwoa.sparsity import Masks, allocate, prunable
-from pwoa.training import Batch, Loss, Material
+from pwoa.methods.pruning import MaskedStage
+from pwoa.recipe.sections import Recipe
+from pwoa.sparsity.allocation import allocate
+from pwoa.sparsity.constraint import prunable
+from pwoa.sparsity.masks import Masks
+from pwoa.training.stage import Batch, Loss, Material
 
 
 class Toy:

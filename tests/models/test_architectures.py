@@ -8,12 +8,14 @@ from torch import Tensor, fx, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from pwoa.errors import InputError
-from pwoa.models import ARCHITECTURES, architecture_name, build, hidden_points, lite_width, load_state, recording
+from pwoa.models.architectures.mnist import LeNet
+from pwoa.models.architectures.parts import scaled
+from pwoa.models.architectures.registry import ARCHITECTURES, architecture_name, build, lite_width
+from pwoa.models.checkpoints.files import load_state
 from pwoa.models.folding import folded, fused
-from pwoa.models.lenet import LeNet
-from pwoa.models.parts import scaled
-from pwoa.run import Run, describe_model, load_run
-from pwoa.sparsity import count
+from pwoa.models.hidden import hidden_points, recording
+from pwoa.runs.folder import Run, describe_model, load_run
+from pwoa.sparsity.constraint import count
 
 SMALL = ("lenet", "smallcnn")
 NARROW = 0.05

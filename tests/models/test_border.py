@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from pwoa.errors import InputError
-from pwoa.models import as_logits, check_model
+from pwoa.models.border import as_logits, check_model
 
 X = torch.rand(2, 1, 3, 3, generator=torch.Generator().manual_seed(0))
 LOGITS = torch.randn(2, 4, generator=torch.Generator().manual_seed(1))

@@ -14,9 +14,12 @@ from hypothesis import strategies as st
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from pwoa.data import Data, Images
+from pwoa.data.images import Data, Images
 from pwoa.errors import InputError
-from pwoa.models import build, fingerprint, load_model, load_state, read_state
+from pwoa.models.architectures.registry import build
+from pwoa.models.checkpoints.files import load_state, read_state
+from pwoa.models.checkpoints.tensors import fingerprint
+from pwoa.models.load import load_model
 
 fuzz = settings(deadline=None, max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 

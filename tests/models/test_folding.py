@@ -16,7 +16,8 @@ from torch.nn import functional as F
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.utils import parametrizations, prune
 
-from pwoa.models import ARCHITECTURES, as_logits, build
+from pwoa.models.architectures.registry import ARCHITECTURES, build
+from pwoa.models.border import as_logits
 from pwoa.models.folding import _ConvRelu, folded, fused, halved
 
 X = torch.rand(3, 2, 8, 8, generator=torch.Generator().manual_seed(0), dtype=torch.float64)

@@ -5,9 +5,9 @@ import torch
 from torch import Tensor, nn
 
 from pwoa.errors import InputError
-from pwoa.models import hidden_points, recording
-from pwoa.models.lenet import LeNet
-from pwoa.models.resnet import ResNet18
+from pwoa.models.architectures.mnist import LeNet
+from pwoa.models.architectures.resnet import ResNet18
+from pwoa.models.hidden import hidden_points, recording
 
 X = torch.rand(2, 3, 4, 4, generator=torch.Generator().manual_seed(0))
 

@@ -16,23 +16,17 @@ from safetensors.torch import save_file
 from torch import Tensor, fx, nn
 from torch.nn.utils import prune as torch_prune
 
-from pwoa.data import Data, Images
+from pwoa.data.images import Data, Images
 from pwoa.errors import InputError
-from pwoa.models import (
-    ARCHITECTURES,
-    Normalised,
-    architecture_name,
-    build,
-    hidden_points,
-    inspect_checkpoint,
-    load_model,
-    load_state,
-    read_checkpoint,
-    recording,
-)
+from pwoa.models.architectures.registry import ARCHITECTURES, architecture_name, build
+from pwoa.models.border import Normalised
+from pwoa.models.checkpoints.contents import read_checkpoint
+from pwoa.models.checkpoints.files import load_state
+from pwoa.models.checkpoints.inspection import Guess, guess_architecture, inspect_checkpoint
 from pwoa.models.folding import folded
-from pwoa.models.inspection import Guess, guess_architecture
-from pwoa.run import Run, describe_model, load_run
+from pwoa.models.hidden import hidden_points, recording
+from pwoa.models.load import load_model
+from pwoa.runs.folder import Run, describe_model, load_run
 
 State = dict[str, Tensor]
 MEAN, STD = (0.4914, 0.4822, 0.4465), (0.2471, 0.2435, 0.2616)

@@ -14,13 +14,13 @@ import torch
 from onnx import TensorProto, helper, numpy_helper
 from torch import Tensor, nn
 
-from pwoa.attacks import fgsm
+from pwoa.attacks.gradient import fgsm
 from pwoa.errors import InputError
-from pwoa.evaluation import evaluate
-from pwoa.models import as_logits, check_model
+from pwoa.evaluation.measure import evaluate
 from pwoa.models import onnx as room
+from pwoa.models.border import as_logits, check_model
 from pwoa.models.onnx import OnnxModel
-from pwoa.recipe import Threat
+from pwoa.threat import Threat
 
 OUTPUTS: dict[str, list[str | int | None]] = {
     "logits": ["n", 4],

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.nn import functional as F
 
-from pwoa.objectives import classification, distillation
+from pwoa.objectives.terms import classification, distillation
 
 
 def logits(seed: int, scale: float = 3.0, n: int = 6, classes: int = 5) -> Tensor:

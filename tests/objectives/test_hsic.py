@@ -8,8 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from pwoa.objectives import bottleneck
-from pwoa.objectives.hsic import EPSILON
+from pwoa.objectives.hsic import EPSILON, bottleneck
 
 both = pytest.mark.parametrize("normalised", [True, False], ids=["normalised", "plain"])
 

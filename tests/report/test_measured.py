@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 from matplotlib.figure import Figure
-
-from pwoa.errors import InputError
-from pwoa.files import load_rows
-from pwoa.methods import METHODS
 from pwoa.report.competition import PUBLISHED, competition_table, draw, published_table
 from pwoa.report.measured import ablation_table, allocation_table, engine_table, oracle_table, speed_table, with_tables
+
+from pwoa.errors import InputError
+from pwoa.methods import METHODS
+from pwoa.storage import load_rows
 
 ROOT = Path(__file__).resolve().parents[2]
 

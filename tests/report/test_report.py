@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 import torch
 from matplotlib.figure import Figure
+from pwoa.report.measured import mnist_table
 from rich.console import Console
 from rich.table import Table
 
 from pwoa.errors import InputError
 from pwoa.evaluation.comparison import compare
-from pwoa.evaluation.verdicts import FILE, save_verdicts
-from pwoa.report.measured import mnist_table
+from pwoa.evaluation.scores import FILE, save_verdicts
 from pwoa.report.plots import accuracy_bars, security_curve
 from pwoa.report.table import Row, accuracy_table, attack_name, comparison_table, evaluation_table, result_table
 

@@ -9,7 +9,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from pwoa.sparsity import Admm, project
+from pwoa.sparsity.admm import Admm
+from pwoa.sparsity.patterns import project
 
 
 def parameters(*shapes: tuple[int, ...], seed: int = 0) -> dict[str, nn.Parameter]:

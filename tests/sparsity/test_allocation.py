@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 import pwoa
-from pwoa.data import Data
+from pwoa.data.images import Data
 from pwoa.errors import InputError
-from pwoa.recipe import Recipe, SparsityRecipe
-from pwoa.sparsity import ALLOCATIONS, allocate, budget, prunable, shared_out
-from pwoa.sparsity.allocation import erk, lamp, uniform
+from pwoa.recipe.sections import Recipe, SparsityRecipe
+from pwoa.sparsity.allocation import ALLOCATIONS, allocate, budget, erk, lamp, shared_out, uniform
+from pwoa.sparsity.constraint import prunable
 
 Make = Callable[..., Recipe]
 rates = st.floats(1, 20) | st.integers(10, 200).map(lambda tenths: tenths / 10)

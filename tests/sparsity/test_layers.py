@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from pwoa.errors import InputError
-from pwoa.sparsity import Count, count, prunable, sizes
+from pwoa.sparsity.constraint import Count, count, prunable, sizes
 
 
 class Net(nn.Module):

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from pwoa.sparsity import PATTERNS, project
+from pwoa.sparsity.patterns import PATTERNS, project
 
 few = settings(deadline=None, max_examples=40)
 shapes = st.lists(st.integers(1, 4), min_size=1, max_size=4).filter(lambda shape: math.prod(shape) <= 8)

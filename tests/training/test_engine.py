@@ -13,13 +13,14 @@ import pytest
 import torch
 from torch import nn
 
-from pwoa.data import Data, Images
+from pwoa.data.images import Data, Images
 from pwoa.errors import InputError
 from pwoa.progress import Progress
-from pwoa.recipe import Recipe
-from pwoa.run import Run
-from pwoa.training import Batch, Engine, Loss, Material, Stage
-from pwoa.training.optimizer import resume_optimizer
+from pwoa.recipe.sections import Recipe
+from pwoa.runs.folder import Run
+from pwoa.training.engine import Engine
+from pwoa.training.stage import Batch, Loss, Material, Stage
+from pwoa.training.steps import resume_optimizer
 
 
 class Classify(Stage):

@@ -12,10 +12,12 @@ import torch
 from torch import nn
 
 import pwoa
-from pwoa.data import Data, Images
-from pwoa.models import build, recording
-from pwoa.recipe import Recipe
-from pwoa.training import Engine, fast
+from pwoa.data.images import Data, Images
+from pwoa.models.architectures.registry import build
+from pwoa.models.hidden import recording
+from pwoa.recipe.sections import Recipe
+from pwoa.training import fast
+from pwoa.training.engine import Engine
 from pwoa.training.fast import FIRST, Replayed, compiled
 
 Make = Callable[..., Recipe]

@@ -14,10 +14,10 @@ from torch import Tensor
 
 from pwoa.attacks.ball import Ball, per_image, steepest, take_
 from pwoa.attacks.losses import ImageLoss, ce, dlr, likely_targets, targeted_dlr
-from pwoa.attacks.rounds import TARGETS, Round, run_rounds
+from pwoa.attacks.problem import TARGETS, Round, run_rounds
 from pwoa.guard import refuse_attack
 from pwoa.models.border import LogitModel
-from pwoa.recipe import Threat
+from pwoa.threat import Threat
 
 STEPS = 100
 MOMENTUM = 0.75  # the paper's α: the share of the new step

@@ -15,12 +15,12 @@ import torch
 from torch import Tensor
 
 from pwoa.attacks.ball import Ball, distance, per_image
+from pwoa.attacks.problem import Round, count_classes, is_broken
 from pwoa.attacks.registry import ATTACKS, CONTINUED, ROUNDS, STANDARD, check_names
-from pwoa.attacks.rounds import Round, count_classes, is_broken
 from pwoa.errors import InputError
 from pwoa.guard import refuse_attack
 from pwoa.models.border import LogitModel
-from pwoa.recipe import Threat
+from pwoa.threat import Threat
 
 NATURAL = "natural"
 ROBUST = -1

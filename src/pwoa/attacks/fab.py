@@ -13,13 +13,12 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from pwoa.attacks.ball import distance, per_image, project, take_
-from pwoa.attacks.geometry import onto_hyperplane
+from pwoa.attacks.ball import distance, onto_hyperplane, per_image, project, take_
 from pwoa.attacks.losses import likely_targets
-from pwoa.attacks.rounds import TARGETS, Round, run_rounds
+from pwoa.attacks.problem import TARGETS, Round, run_rounds
 from pwoa.guard import refuse_attack
 from pwoa.models.border import LogitModel
-from pwoa.recipe import Threat
+from pwoa.threat import Threat
 
 STEPS = 100
 ALPHA_MAX = 0.1  # the strongest pull towards the natural image

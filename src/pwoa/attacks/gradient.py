@@ -10,10 +10,10 @@ from torch.nn import functional as F
 
 from pwoa.attacks.ball import Ball, per_image, steepest
 from pwoa.attacks.losses import lead
-from pwoa.attacks.rounds import is_broken
+from pwoa.attacks.problem import is_broken
 from pwoa.guard import refuse_attack
 from pwoa.models.border import LogitModel
-from pwoa.recipe import Threat
+from pwoa.threat import Threat
 
 AttackLoss = Callable[[Tensor, Tensor], Tensor]
 """(logits, labels) → the sum over images of what the attacker wants large."""

@@ -10,7 +10,7 @@ from torch import Tensor
 from pwoa.attacks.apgd import apgd_ce, apgd_dlr, apgd_t, apgd_t_rounds
 from pwoa.attacks.fab import fab_t, fab_t_rounds
 from pwoa.attacks.gradient import cw, fgsm, pgd
-from pwoa.attacks.rounds import Rounds
+from pwoa.attacks.problem import Rounds
 from pwoa.attacks.square import square, square_rounds
 from pwoa.errors import InputError, did_you_mean
 

@@ -1,31 +1,131 @@
-"""Square attack (Andriushchenko et al. 2020, "Square Attack: a query-efficient black-box adversarial attack").
+"""What one query of the Square attack tries, for l∞ and for l2 (Andriushchenko et al. 2020, algorithms 2 and 3).
 
-Random search that needs no gradients: each query changes a square window of the image, at a random place, and
-keeps the change if the lead of the true class falls. Windows shrink as the queries are spent.
-
-There are two of it. `square` is that of the reference AutoAttack, so that figures can be compared with published ones:
-the schedule for 10,000 queries is broken off at the budget of 5,000, windows do not reach the last row and column, and
-the start comes before the queries. `square-paper` (`paper=True`) keeps to the paper: the schedule is stretched to the
-budget, windows go anywhere, and the start is the first query. In l2 its windows also use all of the radius where the
-box cuts some of it off, which neither the paper nor the reference does, and which breaks more.
+Each image has its own random window. Windows are masks over whole images, so that a query is a few batched
+operations whatever the number of images.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from functools import partial
+from functools import lru_cache, partial
 
 import torch
 from torch import Tensor
 
 from pwoa.attacks.ball import Ball, take_
 from pwoa.attacks.losses import lead
-from pwoa.attacks.rounds import Round, run_rounds
-from pwoa.attacks.windows import bumps, move_mass, recolour, stripes
+from pwoa.attacks.problem import Round, run_rounds
 from pwoa.guard import refuse_attack
 from pwoa.models.border import LogitModel
-from pwoa.recipe import Threat
+from pwoa.threat import Threat
+
+Random = torch.Generator | None
+_TINY = 1e-12
+_FAR = 1e9
+
+
+def stripes(ball: Ball, generator: Random) -> Tensor:
+    """The start for l∞: each column of each channel at its upper or its lower end."""
+    n, channels, _, width = ball.x.shape
+    return torch.lerp(ball.low, ball.high, _coins((n, channels, 1, width), ball.x, generator))
+
+
+def recolour(ball: Ball, best: Tensor, side: float, paper: bool, generator: Random) -> Tensor:
+    """The try for l∞: each channel of one window to its upper or its lower end."""
+    n, channels, height, width = best.shape
+    inside, _, _ = _window(best, min(max(round(side), 1), height, width), paper, generator)
+    ends = torch.lerp(ball.low, ball.high, _coins((n, channels, 1, 1), best, generator))
+    return torch.lerp(best, ends, inside)
+
+
+def bumps(ball: Ball, generator: Random) -> Tensor:
+    """The start for l2: a grid of five by five bumps, each of random sign and turn, that together have the radius."""
+    x = ball.x
+    n, channels, height, width = x.shape
+    size = max(min(height, width) // 5, 1)
+    rows, columns = min(5, height // size), min(5, width // size)
+    top, left = (height - rows * size) // 2, (width - columns * size) // 2
+    coins = _coins((n, channels + 1, rows, columns), x, generator)
+    shapes = _bump(size, x.device, x.dtype)[coins[:, -1].long()]
+    grid = torch.einsum("ncij,nijhw->ncihjw", 2 * coins[:, :-1] - 1, shapes)
+    offset = torch.zeros_like(x)
+    offset[:, :, top : top + rows * size, left : left + columns * size] = grid.flatten(4).flatten(2, 3)
+    return _stretched(ball, offset)
+
+
+def move_mass(ball: Ball, best: Tensor, side: float, paper: bool, generator: Random) -> Tensor:
+    """The try for l2: what a second window holds, and what is left of the radius, goes to a bump in the first.
+
+    With `paper` what the box cuts off is made up for at once, which is our own; the paper leaves it to the next try.
+    """
+    n, channels, height, width = best.shape
+    size = min(max(round(side) // 2 * 2 + 1, 3), height, width)
+    offset = best - ball.x
+    inside, rows, columns = _window(best, size, paper, generator)
+    emptied = torch.maximum(inside, _window(best, size, paper, generator)[0])
+    spare = (ball.threat.radius**2 - offset.square().sum((1, 2, 3), keepdim=True)).clamp_min(0)
+    available = ((offset.square() * emptied).sum((2, 3), keepdim=True) + spare / channels).sqrt()
+
+    coins = _coins((n, channels + 1, 1, 1), best, generator)
+    turned = coins[:, -1].long()
+    shape = _bump(size, best.device, best.dtype)[turned, rows.clamp(0, size - 1), columns.clamp(0, size - 1)]
+    held = offset * inside
+    new = (2 * coins[:, :-1] - 1) * (shape[:, None] * inside) + held / _length(held, (2, 3))
+    new *= available / _length(new, (2, 3))
+    moved = torch.lerp(offset, new, emptied)
+    return ball.along(moved, _FAR) if paper else _stretched(ball, moved)
+
+
+def _stretched(ball: Ball, offset: Tensor) -> Tensor:
+    """x + offset, made as long as the radius, then cut to the box."""
+    return torch.addcmul(ball.x, offset, ball.threat.radius / _length(offset, (1, 2, 3))).clamp_(0, 1)
+
+
+def _window(like: Tensor, size: int, paper: bool, generator: Random) -> tuple[Tensor, Tensor, Tensor]:
+    """A random window an image: its mask [N, 1, H, W] of 0 and 1, and each row and column counted from its corner.
+
+    The reference draws corners from one place fewer a side than there is, so its windows miss the last row and column.
+    """
+    n, _, height, width = like.shape
+    corner = torch.rand((2, n, 1, 1), generator=generator, device=like.device)
+    last = int(paper)
+    top = (corner[0] * (height - size + last)).long()
+    left = (corner[1] * (width - size + last)).long()
+    rows = torch.arange(height, device=like.device)[:, None] - top
+    columns = torch.arange(width, device=like.device) - left
+    inside = ((rows >= 0) & (rows < size)).to(like.dtype) * ((columns >= 0) & (columns < size)).to(like.dtype)
+    return inside[:, None], rows, columns
+
+
+@lru_cache(maxsize=256)
+def _bump(size: int, device: torch.device, dtype: torch.dtype) -> Tensor:
+    """The bump of length 1 that l2 windows get, and its transpose: a hill beside a valley as long (equation 2)."""
+    half = size // 2
+    hill, valley = _hill(size, half), _hill(size, size - half)
+    shape = torch.cat([hill / hill.norm(), -valley / valley.norm()], 1)
+    shape /= shape.norm()
+    return torch.stack([shape, shape.T]).to(device, dtype)
+
+
+def _hill(height: int, width: int) -> Tensor:
+    """Rings around the middle, each higher than the one around it by 1/k², k its distance from the outside."""
+    middle = height // 2
+    rows = (torch.arange(height) - middle).abs()[:, None]
+    columns = (torch.arange(width) - width // 2).abs()
+    ring = middle - torch.maximum(rows, columns)
+    steps = 1 / (middle + 1 - torch.arange(middle + 1, dtype=torch.float64)).square()
+    return steps.cumsum(0)[ring]
+
+
+def _length(values: Tensor, over: tuple[int, ...]) -> Tensor:
+    return values.square().sum(over, keepdim=True).sqrt().clamp_min(_TINY)
+
+
+def _coins(shape: tuple[int, ...], like: Tensor, generator: Random) -> Tensor:
+    """0 or 1, as likely."""
+    return torch.randint(2, shape, generator=generator, device=like.device, dtype=like.dtype)
+
 
 QUERIES = 5000
 P_INIT = 0.8

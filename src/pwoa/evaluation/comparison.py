@@ -10,8 +10,7 @@ from typing import Any
 from torch import Tensor
 
 from pwoa.errors import InputError, did_you_mean
-from pwoa.evaluation.interval import paired
-from pwoa.evaluation.verdicts import FILE, load_verdicts
+from pwoa.evaluation.scores import FILE, load_verdicts, paired
 
 
 @dataclass(frozen=True)

@@ -21,15 +21,14 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save as to_bytes
 from torch import Tensor
 
-from pwoa.attacks import State
+from pwoa.attacks.autoattack import State
 from pwoa.errors import InputError, first_line
 from pwoa.evaluation.checks import Finding
 from pwoa.evaluation.robustness import Measurement
-from pwoa.evaluation.scores import Scores
-from pwoa.evaluation.verdicts import FILE, load_verdicts, save_verdicts
-from pwoa.files import naming, replacing
-from pwoa.lock import LOCK
-from pwoa.recipe import Threat, told
+from pwoa.evaluation.scores import FILE, Scores, load_verdicts, save_verdicts
+from pwoa.recipe.settings import told
+from pwoa.storage import LOCK, naming, replacing
+from pwoa.threat import Threat
 
 ASKED = "evaluation.json"
 PROGRESS = "progress.safetensors"

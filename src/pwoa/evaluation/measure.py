@@ -17,28 +17,26 @@ import torch
 from torch import Tensor, nn
 
 from pwoa import __version__
-from pwoa.data import Data, Images, load_data
+from pwoa.data.images import Data, Images
+from pwoa.data.load import load_data
 from pwoa.devices import choose_device, device_name, exact_float32
-from pwoa.errors import InputError, first_line
-from pwoa.evaluation.checks import Finding, check_attacks, check_behaviour, check_curve, check_modes
+from pwoa.errors import InputError, counted, first_line
+from pwoa.evaluation.behaviour import check_behaviour, check_modes
+from pwoa.evaluation.checks import Finding, check_attacks, check_curve
 from pwoa.evaluation.folder import Folder, at_radius
 from pwoa.evaluation.record import result_of
-from pwoa.evaluation.robustness import (
-    GRADIENT_FREE,
-    PRECISIONS,
-    TRANSFER,
-    Measurement,
-    parse_attacks,
-    robustness,
-    work,
-)
+from pwoa.evaluation.robustness import GRADIENT_FREE, PRECISIONS, TRANSFER, Measurement, parse_attacks, robustness, work
 from pwoa.evaluation.scores import Scores
-from pwoa.lock import held
-from pwoa.models import architecture_name, as_logits, check_model, evaluating, fingerprint
+from pwoa.models.architectures.registry import architecture_name
+from pwoa.models.border import as_logits, check_model, evaluating
+from pwoa.models.checkpoints.tensors import fingerprint
 from pwoa.models.onnx import OnnxModel
 from pwoa.progress import Progress
-from pwoa.recipe import Threat, recipe_for
+from pwoa.recipe import recipe_for
+from pwoa.recipe.sections import Recipe
 from pwoa.recipe.settings import LARGEST
+from pwoa.storage import held
+from pwoa.threat import Threat
 
 
 def evaluate(
@@ -305,3 +303,24 @@ def _possible(
     if impossible := [name for name in chosen if name not in GRADIENT_FREE]:
         raise InputError(f"{impossible[0]} needs gradients, which this model has not; use {', '.join(GRADIENT_FREE)}")
     return chosen
+
+
+IMAGES = 500
+ATTACK = "pgd10"
+
+
+def check_teacher(
+    teacher: nn.Module, validation: Images, recipe: Recipe, force: bool = False, classes: int | None = None
+) -> dict[str, Any]:
+    """Natural and short-PGD accuracy on validation images; an error below `teacher.minimum`, unless forced."""
+    images = validation.first(IMAGES)
+    threat = dataclasses.replace(recipe.threat, step=recipe.threat.radius / 4)  # ten steps must cross the ball
+    scores = robustness(teacher, images, threat, ("natural", ATTACK), classes=classes, seed=recipe.training.seed)
+    minimum = recipe.teacher.minimum
+    if scores[ATTACK] < minimum and not force:
+        raise InputError(
+            f"the teacher is not robust: {scores[ATTACK]:.1f} % under PGD-10 at {threat.norm} {threat.radius:.4g} "
+            f"(natural {scores['natural']:.1f} %, {counted(len(images), 'validation image')}), and teacher.minimum is "
+            f"{minimum:g} %; give a robust model, check its preprocessing, or use --force (in Python: force=True)"
+        )
+    return {**scores.accuracy, "images": len(images)}

@@ -9,10 +9,9 @@ from typing import Any
 from torch import Tensor, nn
 
 from pwoa.errors import InputError
-from pwoa.evaluation.interval import wilson
-from pwoa.evaluation.scores import Scores, percent
-from pwoa.recipe import Threat
-from pwoa.sparsity import count
+from pwoa.evaluation.scores import Scores, percent, wilson
+from pwoa.sparsity.constraint import count
+from pwoa.threat import Threat
 
 _THREATS = {"linf": "Linf", "l2": "L2"}
 

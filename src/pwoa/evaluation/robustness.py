@@ -11,15 +11,17 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor, nn
 
-from pwoa.attacks import NATURAL, State, autoattack, cross_entropy, fgsm, margin, pgd, random_start
-from pwoa.attacks import STANDARD as AUTOATTACK
-from pwoa.attacks.gradient import CW_STEPS, AttackLoss
-from pwoa.data import Images
+from pwoa.attacks.autoattack import NATURAL, State, autoattack
+from pwoa.attacks.ball import random_start
+from pwoa.attacks.gradient import CW_STEPS, AttackLoss, cross_entropy, fgsm, margin, pgd
+from pwoa.attacks.registry import STANDARD as AUTOATTACK
+from pwoa.data.images import Images
 from pwoa.devices import exact_float32
 from pwoa.errors import InputError
 from pwoa.evaluation.scores import Scores
-from pwoa.models import LogitModel, as_logits, evaluating, search_model
-from pwoa.recipe import Threat
+from pwoa.models.border import LogitModel, as_logits, evaluating
+from pwoa.models.inference import search_model
+from pwoa.threat import Threat
 
 STANDARD = ("natural", "fgsm", "pgd10", "pgd20", "cw")
 TRANSFER = "transfer"

@@ -1,16 +1,63 @@
-"""What an evaluation found, image by image."""
+"""What an evaluation found, image by image: accuracies, their intervals, and the file of verdicts."""
 
 from __future__ import annotations
 
+import hashlib
+import json
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import NormalDist
+from typing import Any
 
+import numpy as np
 import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save
 from torch import Tensor
 
+from pwoa.errors import InputError, counted, first_line
 from pwoa.evaluation.checks import Finding
-from pwoa.evaluation.interval import wilson
-from pwoa.recipe import Threat
-from pwoa.words import counted
+from pwoa.storage import replacing
+from pwoa.threat import Threat
+
+Z = NormalDist().inv_cdf(0.975)
+"""An interval of 95 % leaves 2.5 % out on either side."""
+
+
+def wilson(right: int, n: int) -> tuple[float, float]:
+    """The 95 % score interval of Wilson (1927), in percent, of an accuracy of `right` out of `n` images.
+
+    With p = right/n it is (p + z²/2n ± z √(p(1−p)/n + z²/4n²)) / (1 + z²/n); also of use at 0 and 100 %.
+    """
+    _check(right, n)
+    share, weight = right / n, Z * Z / n
+    centre = share + weight / 2
+    half = math.sqrt(weight * (share * (1 - share) + weight / 4))
+    low = 0.0 if right == 0 else 100 * (centre - half) / (1 + weight)
+    high = 100.0 if right == n else 100 * (centre + half) / (1 + weight)
+    return low, high
+
+
+def paired(only_a: int, only_b: int, n: int) -> tuple[float, float]:
+    """The 95 % interval, in points, of accuracy B − accuracy A, both on the same `n` images.
+
+    only_a, only_b: how many images only A, and only B, gets right. It is the adjusted Wald interval of Bonett &
+    Price (2012): one image is added to either count and two to n, then, with p = only/n, the interval is
+    p_B − p_A ± z √((p_A + p_B − (p_B − p_A)²)/n). So it has a width also where the two never differ.
+    """
+    _check(only_a + only_b, n)
+    total = n + 2
+    share_a, share_b = (only_a + 1) / total, (only_b + 1) / total
+    centre = share_b - share_a
+    half = Z * math.sqrt((share_a + share_b - centre * centre) / total)
+    return max(-100.0, 100 * (centre - half)), min(100.0, 100 * (centre + half))
+
+
+def _check(counted: int, n: int) -> None:
+    if n < 1 or not 0 <= counted <= n:
+        raise InputError(f"no interval for {counted} of {n} images; give a count from 0 to n, and n of 1 or more")
 
 
 @dataclass(frozen=True, repr=False)
@@ -60,3 +107,60 @@ class Scores:
 
 def percent(right: Tensor) -> float:
     return 100 * int(right.sum()) / len(right)
+
+
+FILE = "verdicts.safetensors"
+"""What the file is called in the folder of an evaluation."""
+
+
+def save_verdicts(path: str | Path, right: Mapping[str, Tensor], about: Mapping[str, Any]) -> None:
+    """Write, atomically, which images are right under each attack, and what was measured.
+
+    right: by the attack's name a bool tensor [n], on any device; the order of the attacks is kept.
+    about: a JSON object (fingerprint of the data, threat, model, …).
+    """
+    n = _length(right)
+    bits = {name: np.packbits(verdicts.cpu().numpy()) for name, verdicts in right.items()}
+    text = json.dumps(dict(about), ensure_ascii=False)
+    layout = {"n": n, "attacks": list(bits), "sha256": _digest(n, bits, text)}
+    with replacing(Path(path)) as file:
+        file.write(save(bits, {"about": text, "verdicts": json.dumps(layout, ensure_ascii=False)}))
+
+
+def load_verdicts(path: str | Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """What `save_verdicts` was given; a file that is damaged or something else is an InputError."""
+    if not Path(path).is_file():
+        raise InputError(f"{path} does not exist" if not Path(path).exists() else f"{path} is not a file")
+    try:
+        return _load(Path(path))
+    except (SafetensorError, OSError, KeyError, TypeError, ValueError) as error:
+        raise InputError(f"{path} is damaged or no file of verdicts ({first_line(error)}); evaluate again") from None
+
+
+def _load(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    with safe_open(path, framework="np") as file:
+        metadata = file.metadata() or {}
+        if not {"about", "verdicts"} <= metadata.keys():
+            raise ValueError("it names no attacks")
+        layout = json.loads(metadata["verdicts"])
+        bits = {name: file.get_tensor(name) for name in layout["attacks"]}
+    n = int(layout["n"])
+    if _digest(n, bits, metadata["about"]) != layout["sha256"]:
+        raise ValueError("its checksum is wrong")
+    right = {name: torch.from_numpy(np.unpackbits(packed, count=n).astype(bool)) for name, packed in bits.items()}
+    return right, dict(json.loads(metadata["about"]))
+
+
+def _length(right: Mapping[str, Tensor]) -> int:
+    lengths = {len(verdicts) for verdicts in right.values()}
+    if len(lengths) != 1 or any(verdicts.dtype != torch.bool for verdicts in right.values()):
+        found = ", ".join(f"{name}: {len(verdicts)} {verdicts.dtype}" for name, verdicts in right.items())
+        raise InputError(f"verdicts must be bool tensors of one length, one an attack; found {found or 'none'}")
+    return lengths.pop()
+
+
+def _digest(n: int, bits: Mapping[str, Any], about: str) -> str:
+    digest = hashlib.sha256(f"{n}\0{about}".encode())
+    for name, packed in bits.items():
+        digest.update(name.encode() + b"\0" + packed.tobytes())
+    return digest.hexdigest()

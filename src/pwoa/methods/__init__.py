@@ -7,9 +7,9 @@ from typing import Protocol
 
 from torch import nn
 
-from pwoa.errors import InputError, did_you_mean
-from pwoa.methods.adversarial import RobustTraining
-from pwoa.methods.advprune import AdvPrune
+from pwoa.errors import InputError, counted, did_you_mean
+from pwoa.methods.adversarial import Mart, PgdAt, RobustTraining, Trades
+from pwoa.methods.advprune import AdvPrune, Magnitude
 from pwoa.methods.apd import Apd
 from pwoa.methods.fast_at import FastAt
 from pwoa.methods.harp import Harp
@@ -17,14 +17,9 @@ from pwoa.methods.hbar import Hbar
 from pwoa.methods.hints import SCORING, SHARING, hints
 from pwoa.methods.hydra import Hydra
 from pwoa.methods.lbgat import Lbgat
-from pwoa.methods.magnitude import Magnitude
-from pwoa.methods.mart import Mart
-from pwoa.methods.pgd_at import PgdAt
 from pwoa.methods.pwoa import Pwoa
-from pwoa.methods.trades import Trades
-from pwoa.recipe import Recipe
-from pwoa.training import Material, Stage
-from pwoa.words import counted
+from pwoa.recipe.sections import Recipe
+from pwoa.training.stage import Material, Stage
 
 __all__ = [
     "METHODS",

@@ -1,4 +1,9 @@
-"""What robust training methods share: attacks on the model as it is, a radius that grows, validation under PGD."""
+"""Robust training on adversarial examples: what its methods share, PGD-AT, TRADES and MART.
+
+- PGD-AT: Madry et al. 2018, "Towards deep learning models resistant to adversarial attacks".
+- TRADES: Zhang et al. 2019, "Theoretically principled trade-off between robustness and accuracy".
+- MART: Wang et al. 2020, "Improving adversarial robustness requires revisiting misclassified examples".
+"""
 
 from __future__ import annotations
 
@@ -9,11 +14,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from pwoa.attacks import pgd
-from pwoa.attacks.gradient import AttackLoss, cross_entropy
-from pwoa.models import as_logits, evaluating, under_attack
-from pwoa.recipe import Recipe, Threat
-from pwoa.training import Batch, Loss, Material, Stage
+from pwoa.attacks.gradient import AttackLoss, cross_entropy, pgd
+from pwoa.models.border import as_logits, evaluating, under_attack
+from pwoa.recipe.sections import Recipe
+from pwoa.threat import Threat
+from pwoa.training.stage import Batch, Loss, Material, Stage
 
 
 class RobustTraining(Stage):
@@ -86,3 +91,42 @@ def divergence(p: Tensor, q: Tensor) -> Tensor:
     """KL(p ‖ q) of logits, image by image."""
     there, here = F.log_softmax(p.float(), 1), F.log_softmax(q.float(), 1)
     return F.kl_div(here, there, reduction="none", log_target=True).sum(1)
+
+
+class PgdAt(RobustTraining):
+    """Cross-entropy on PGD examples."""
+
+    def robust_loss(self, batch: Batch, threat: Threat) -> Loss:
+        logits = self._logits(self.attacked(batch, threat))
+        loss = F.cross_entropy(logits.float(), batch.y)
+        return Loss(loss, {"adversarial": loss}, logits)
+
+
+class Trades(RobustTraining):
+    """CE(f(x), y) + β KL(f(x) ‖ f(x_adv)), with x_adv found by PGD on that divergence."""
+
+    def robust_loss(self, batch: Batch, threat: Threat) -> Loss:
+        logits, adversarial = self.both(batch.x, self.furthest(batch, threat))
+        natural = F.cross_entropy(logits.float(), batch.y)
+        apart = divergence(logits, adversarial).mean()
+        return Loss(natural + self._recipe.beta * apart, {"natural": natural, "divergence": apart}, logits)
+
+
+_TINY = 1e-4
+
+
+class Mart(RobustTraining):
+    """Boosted cross-entropy on x_adv, and β KL(f(x) ‖ f(x_adv)) weighed by how unsure f is of the natural image."""
+
+    def robust_loss(self, batch: Batch, threat: Threat) -> Loss:
+        natural, logits = self.both(batch.x, self.attacked(batch, threat))
+        boosted = boosted_cross_entropy(logits.float(), batch.y)
+        unsure = 1 - F.softmax(natural.float(), 1).gather(1, batch.y[:, None]).squeeze(1)
+        apart = (divergence(natural, logits) * unsure).mean()
+        return Loss(boosted + self._recipe.beta * apart, {"boosted": boosted, "divergence": apart}, natural)
+
+
+def boosted_cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
+    """−log p_y − log(1 − the largest other p): cross-entropy with a margin (the paper's equation 6)."""
+    others = F.softmax(logits, 1).scatter(1, labels[:, None], 0.0).amax(1)
+    return F.cross_entropy(logits, labels) - torch.log(1 + _TINY - others).mean()

@@ -1,7 +1,8 @@
-"""AdvPrune (Ye et al. 2019, "Adversarial robustness vs. model compression, or both?").
+"""Pruning with cross-entropy alone: AdvPrune by ADMM, and one-shot magnitude pruning.
 
-ADMM pruning with cross-entropy on adversarial examples, then masked adversarial fine-tuning. The published method has
-the mix ratio 1; at 0 it is naive pruning.
+AdvPrune (Ye et al. 2019, "Adversarial robustness vs. model compression, or both?"): ADMM pruning with cross-entropy on
+adversarial examples, then masked adversarial fine-tuning. The published method has the mix ratio 1; at 0 it is naive
+pruning. Magnitude pruning with fine-tuning is the plain baseline (Han et al. 2015, in one step).
 """
 
 from __future__ import annotations
@@ -11,8 +12,8 @@ import dataclasses
 from torch import nn
 
 from pwoa.methods.pwoa import Pwoa
-from pwoa.recipe import Recipe
-from pwoa.training import Material
+from pwoa.recipe.sections import Recipe
+from pwoa.training.stage import Material
 
 
 class AdvPrune(Pwoa):
@@ -23,3 +24,11 @@ class AdvPrune(Pwoa):
             recipe.objective, distillation=0.0, hsic_x=0.0, hsic_y=0.0, classification=1.0, balance="given"
         )
         super().__init__(student, teacher, material, dataclasses.replace(recipe, objective=alone))
+
+
+class Magnitude(AdvPrune):
+    """The weights that are smallest in the teacher go at once; the others are trained with cross-entropy."""
+
+    def __init__(self, student: nn.Module, teacher: nn.Module, material: Material, recipe: Recipe) -> None:
+        super().__init__(student, teacher, material, recipe)
+        self.stages = self.stages[-1:]

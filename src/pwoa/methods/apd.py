@@ -24,16 +24,17 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from pwoa.methods.adversarial import divergence
-from pwoa.methods.masked import MaskedStage
-from pwoa.methods.mixing import Mixer
-from pwoa.methods.teacher import teacher_logits
-from pwoa.models import Normalised, as_logits
-from pwoa.models.checkpoint import open_checkpoint
-from pwoa.models.contents import normalises
-from pwoa.models.filling import fill
-from pwoa.recipe import Recipe
-from pwoa.sparsity import Masks, allocate, project, prunable
-from pwoa.training import Batch, Loss, Material, Stage
+from pwoa.methods.pruning import MaskedStage, Mixer, teacher_logits
+from pwoa.models.border import Normalised, as_logits
+from pwoa.models.checkpoints.contents import normalises
+from pwoa.models.checkpoints.files import open_checkpoint
+from pwoa.models.checkpoints.fitting import fill
+from pwoa.recipe.sections import Recipe
+from pwoa.sparsity.allocation import allocate
+from pwoa.sparsity.constraint import prunable
+from pwoa.sparsity.masks import Masks
+from pwoa.sparsity.patterns import project
+from pwoa.training.stage import Batch, Loss, Material, Stage
 
 
 class Apd:

@@ -18,9 +18,10 @@ from torch.nn import functional as F
 from pwoa.attacks.ball import random_offset, steepest
 from pwoa.guard import refuse_attack
 from pwoa.methods.adversarial import RobustTraining
-from pwoa.models import under_attack
-from pwoa.recipe import Recipe, Threat
-from pwoa.training import Batch, Loss, Material
+from pwoa.models.border import under_attack
+from pwoa.recipe.sections import Recipe
+from pwoa.threat import Threat
+from pwoa.training.stage import Batch, Loss, Material
 
 JUMP = 10.0
 """By how many points the error under PGD must rise above the lowest so far to be taken for a collapse."""

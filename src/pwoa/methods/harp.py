@@ -24,10 +24,12 @@ import torch
 from torch import Tensor, nn
 
 from pwoa.methods.hydra import Scoring, Tuning
-from pwoa.methods.mixing import mixed_classification
-from pwoa.recipe import Recipe
-from pwoa.sparsity import Masks, budget, prunable, shared_out, sizes
-from pwoa.training import Batch, Loss, Material, Stage
+from pwoa.methods.pruning import mixed_classification
+from pwoa.recipe.sections import Recipe
+from pwoa.sparsity.allocation import budget, shared_out
+from pwoa.sparsity.constraint import prunable, sizes
+from pwoa.sparsity.masks import Masks
+from pwoa.training.stage import Batch, Loss, Material, Stage
 
 PUBLISHED_EPOCHS = 20
 MET = 5e-5

@@ -10,10 +10,11 @@ from torch.nn import functional as F
 
 from pwoa.errors import InputError
 from pwoa.methods.adversarial import RobustTraining
-from pwoa.models import hidden_points, recording
-from pwoa.objectives import bottleneck
-from pwoa.recipe import Recipe, Threat
-from pwoa.training import Batch, Loss, Material
+from pwoa.models.hidden import hidden_points, recording
+from pwoa.objectives.hsic import bottleneck
+from pwoa.recipe.sections import Recipe
+from pwoa.threat import Threat
+from pwoa.training.stage import Batch, Loss, Material
 
 
 class Hbar(RobustTraining):

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from pwoa.recipe import Recipe, load_recipe, presets
+from pwoa.recipe import load_recipe, presets
+from pwoa.recipe.sections import Recipe
 
 SCORING = ("hydra", "harp")
 """Methods whose search trains scores instead of weights, with learning rates for SGD."""

@@ -17,13 +17,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from pwoa.methods.masked import MaskedStage
-from pwoa.methods.mixing import mixed_classification
-from pwoa.methods.trades import Trades
-from pwoa.recipe import Recipe
-from pwoa.sparsity import Masks, allocate, prunable
+from pwoa.methods.adversarial import Trades
+from pwoa.methods.pruning import MaskedStage, mixed_classification
+from pwoa.recipe.sections import Recipe
+from pwoa.sparsity.allocation import allocate
+from pwoa.sparsity.constraint import prunable
+from pwoa.sparsity.masks import Masks
 from pwoa.sparsity.patterns import PATTERNS
-from pwoa.training import Batch, Loss, Material, Stage
+from pwoa.training.stage import Batch, Loss, Material, Stage
 
 
 class Hydra:

@@ -6,9 +6,11 @@ from torch import nn
 from torch.nn import functional as F
 
 from pwoa.methods.adversarial import RobustTraining, divergence
-from pwoa.models import as_logits, build
-from pwoa.recipe import Recipe, Threat
-from pwoa.training import Batch, Loss, Material
+from pwoa.models.architectures.registry import build
+from pwoa.models.border import as_logits
+from pwoa.recipe.sections import Recipe
+from pwoa.threat import Threat
+from pwoa.training.stage import Batch, Loss, Material
 
 GUIDE = "resnet18"
 

@@ -9,45 +9,35 @@ from __future__ import annotations
 import tomllib
 from importlib import resources
 from pathlib import Path, PurePath
+from typing import Any
 
 from pwoa.errors import InputError, did_you_mean
 from pwoa.recipe.sections import (
     AUTO,
     CHOSEN,
     INCIDENTAL,
-    ApdRecipe,
-    DataRecipe,
-    EvaluationRecipe,
-    FinetuneRecipe,
-    HarpRecipe,
+    Evaluation,
     ObjectiveRecipe,
     PretrainRecipe,
     Recipe,
     SearchRecipe,
     SparsityRecipe,
-    TeacherRecipe,
-    Threat,
     TrainingRecipe,
     flat,
 )
-from pwoa.recipe.settings import numbers, parse_setting, replace, told, toml_value
+from pwoa.recipe.settings import numbers, parse_setting, toml_value
 
 __all__ = [
     "AUTO",
     "CHOSEN",
     "INCIDENTAL",
-    "ApdRecipe",
-    "DataRecipe",
-    "EvaluationRecipe",
-    "FinetuneRecipe",
-    "HarpRecipe",
+    "RECIPE",
+    "Evaluation",
     "ObjectiveRecipe",
     "PretrainRecipe",
     "Recipe",
     "SearchRecipe",
     "SparsityRecipe",
-    "TeacherRecipe",
-    "Threat",
     "TrainingRecipe",
     "flat",
     "load_recipe",
@@ -56,16 +46,21 @@ __all__ = [
     "presets",
     "recipe_for",
     "recorded_recipe",
+    "records_recipe",
     "teacher_recipe_for",
     "to_toml",
-    "told",
 ]
+
+RECIPE = "recipe.toml"
+"""What the complete recipe of a run is called in its folder."""
+_PRESETS = resources.files("pwoa.recipe") / "presets"
+_OTHER_METHODS = ("harp", "apd")
+"""The sections of methods that version 0.2 wrote into every run, whatever its method."""
 
 
 def presets() -> list[str]:
     """The names of the presets that come with the package."""
-    folder = resources.files("pwoa") / "presets"
-    return sorted(item.name.removesuffix(".toml") for item in folder.iterdir() if item.name.endswith(".toml"))
+    return sorted(item.name.removesuffix(".toml") for item in _PRESETS.iterdir() if item.name.endswith(".toml"))
 
 
 def load_recipe(source: str | Path | Recipe | None = None) -> Recipe:
@@ -77,28 +72,39 @@ def load_recipe(source: str | Path | Recipe | None = None) -> Recipe:
     if not isinstance(source, (str, Path)):
         raise InputError(f"a recipe is the name of a preset or a TOML file, not {source!r}")
     if str(source) in presets():
-        text = (resources.files("pwoa") / "presets" / f"{source}.toml").read_text(encoding="utf-8")
+        text = (_PRESETS / f"{source}.toml").read_text(encoding="utf-8")
     elif Path(source).is_file():
         text = _read(Path(source))
     else:
         raise InputError(
             f"no recipe {str(source)!r}: neither a file nor a preset ({did_you_mean(str(source), presets())})"
         )
+    return Recipe().with_tree(_parse(text, str(source)), str(source))
+
+
+def records_recipe(folder: str | Path) -> bool:
+    """Tell whether a folder has the recipe of a run."""
+    return (Path(folder) / RECIPE).is_file()
+
+
+def recorded_recipe(folder: str | Path) -> Recipe:
+    """Read the recipe of a run.
+
+    It has every section: in one that was cut off, defaults would be taken for what is lost.
+    """
+    file = Path(folder) / RECIPE
+    tree = _parse(_read(file), str(file))
+    if lost := {"data", "threat", "evaluation"} - tree.keys():
+        raise InputError(f"{file} is damaged: it has no section {min(lost)}; a run's recipe has every setting")
+    others = [name for name in _OTHER_METHODS if name != tree.get("method")]
+    return Recipe().with_tree({key: value for key, value in tree.items() if key not in others}, str(file))
+
+
+def _parse(text: str, source: str) -> dict[str, Any]:
     try:
-        tree = tomllib.loads(text)
+        return tomllib.loads(text)
     except ValueError as error:  # tomllib's own, or Python's of a number with thousands of digits
         raise InputError(f"{source}: not valid TOML: {error}") from None
-    recipe: Recipe = replace(Recipe(), tree, where=str(source), prefix="")
-    return recipe
-
-
-def recorded_recipe(folder: Path) -> Recipe:
-    """The recipe of a run. It has every section: in one that was cut off, defaults would be taken for what is lost."""
-    file = folder / "recipe.toml"
-    recipe = load_recipe(file)
-    if lost := {"data", "threat", "evaluation"} - tomllib.loads(_read(file)).keys():
-        raise InputError(f"{file} is damaged: it has no section {min(lost)}; a run's recipe has every setting")
-    return recipe
 
 
 def _read(path: Path) -> str:

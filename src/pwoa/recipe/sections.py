@@ -6,11 +6,13 @@ import dataclasses
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from numbers import Real
-from typing import Any
+from typing import Any, TypeVar
 
 from pwoa.errors import InputError
 from pwoa.recipe.settings import numbers, parse_setting, replace
+from pwoa.threat import Threat
+
+T = TypeVar("T")
 
 
 def _number(default: float, *, low: float = -math.inf, high: float = math.inf) -> Any:
@@ -54,32 +56,6 @@ class TeacherRecipe:
 
 
 @dataclass(frozen=True)
-class Threat:
-    """The attacker: every image within `radius` of the natural one in `norm`, and inside [0, 1]."""
-
-    norm: str = _choice("linf", "linf", "l2")
-    radius: float = 8 / 255
-    step: float = 2 / 255
-
-    def __post_init__(self) -> None:
-        # Past these bounds the ball holds every image: 1 in linf; 1000 in l2 (as 1000×1000 grey pixels, 0 to 1).
-        highest = {"linf": 1.0, "l2": 1000.0}
-        if self.norm not in highest:
-            raise InputError(f"threat.norm = {self.norm!r}; allowed: {', '.join(highest)}")
-        high = highest[self.norm]
-        for name, value in (("radius", self.radius), ("step", self.step)):
-            if not (isinstance(value, Real) and 0 <= value <= high):
-                raise InputError(f"threat.{name} = {value!r}; allowed: from 0 to {high:g} in {self.norm}")
-
-    def in_quarters(self) -> Threat:
-        """The attacker whose steps are a quarter of the radius: for training, where there are few steps.
-
-        On MNIST ten of the steps of 0.01 that evaluations take come a third of the way.
-        """
-        return dataclasses.replace(self, step=self.radius / 4)
-
-
-@dataclass(frozen=True)
 class SparsityRecipe:
     """How small: `rate` is unpruned size over pruned size of the prunable weights.
 
@@ -88,7 +64,7 @@ class SparsityRecipe:
     """
 
     rate: float = _number(4.0, low=1)
-    pattern: str = _choice("unstructured", "unstructured")
+    pattern: str = "unstructured"
     allocation: str = _choice("uniform", "uniform", "erk", "lamp")
 
 
@@ -129,29 +105,6 @@ class FinetuneRecipe:
 
     epochs: int = _number(100, low=1)
     learning_rate: float = _number(0.005, low=0)
-
-
-@dataclass(frozen=True)
-class HarpRecipe:
-    """HARP's penalty on weights kept beyond the budget: `gamma` is what its weight grows by each of 20 epochs.
-
-    No layer may keep less than `minimum` times the budget's fraction while the layers' rates are learned.
-    """
-
-    gamma: float = _number(0.01, low=0)
-    minimum: float = _number(0.1, low=0, high=1)
-
-
-@dataclass(frozen=True)
-class ApdRecipe:
-    """APD's loss: λ (`weight`) of distillation, 1 − λ of classification, and the temperature τ.
-
-    `teacher` is a checkpoint of the same network to distil from; empty, it is the run's own teacher.
-    """
-
-    weight: float = _number(0.9, low=0, high=1)
-    temperature: float = _number(5.0, low=1e-3)
-    teacher: str = ""
 
 
 @dataclass(frozen=True)
@@ -202,34 +155,50 @@ class TrainingRecipe:
 
 
 @dataclass(frozen=True)
-class EvaluationRecipe:
-    """What the result is measured with; `images` = 0 means the whole test set."""
+class Evaluation:
+    """How robustness is measured, by `pwoa evaluate`, at the end of every run, before pruning, and in sweeps.
+
+    attacks: names such as natural, fgsm, pgd20, cw, autoattack, or `paper` for the paper's six measures.
+    images: how many, from the first (0: all). seed: of random starts (-1: that of training).
+    precision: `auto` searches on a faster copy of the model and lets the model in float32 decide; `float32` searches in
+    float32 too. radii: measure at these radii as well. checks: look for signs that the accuracy is too high.
+    """
 
     attacks: tuple[str, ...] = ("natural", "fgsm", "pgd10", "pgd20", "cw")
     images: int = _number(0, low=0)
     batch: int = _number(500, low=1)
+    seed: int = _number(-1, low=-1)
+    precision: str = _choice("auto", "auto", "float32")
+    radii: tuple[float, ...] = ()
+    checks: bool = True
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """Every setting of a run."""
+    """Every setting of a run.
+
+    own: the settings of the method's own section, if it has one, as (key, value). The method itself says which there
+    are; its section is named like the method.
+    """
 
     method: str = "pwoa"
     data: DataRecipe = DataRecipe()
     teacher: TeacherRecipe = TeacherRecipe()
-    threat: Threat = Threat()
+    threat: Threat = field(default_factory=Threat)
     sparsity: SparsityRecipe = SparsityRecipe()
     objective: ObjectiveRecipe = ObjectiveRecipe()
     search: SearchRecipe = SearchRecipe()
     finetune: FinetuneRecipe = FinetuneRecipe()
-    harp: HarpRecipe = HarpRecipe()
-    apd: ApdRecipe = ApdRecipe()
     pretrain: PretrainRecipe = PretrainRecipe()
     training: TrainingRecipe = TrainingRecipe()
-    evaluation: EvaluationRecipe = EvaluationRecipe()
+    evaluation: Evaluation = Evaluation()
+    own: tuple[tuple[str, Any], ...] = ()
 
-    def with_settings(self, settings: Mapping[str, Any] | Iterable[str]) -> Recipe:
-        """A copy with `{"section.key": value}` or `["section.key=value"]` applied and checked."""
+    def with_settings(self, settings: Mapping[str, Any] | Iterable[str], where: str = "settings") -> Recipe:
+        """Return a copy with `{"section.key": value}` or `["section.key=value"]` applied and checked.
+
+        Example: `load_recipe("cifar10").with_settings({"sparsity.rate": 8})`.
+        """
         pairs = settings.items() if isinstance(settings, Mapping) else map(parse_setting, settings)
         tree: dict[str, Any] = {}
         for path, value in pairs:
@@ -239,24 +208,48 @@ class Recipe:
                 tree[section] = given
             elif isinstance(before := tree.get(section, {}), Mapping):
                 tree[section] = {**before, **given}
-        changed: Recipe = replace(self, tree, where="settings", prefix="")
-        return changed
+        return self.with_tree(tree, where)
+
+    def with_tree(self, tree: Mapping[str, Any], where: str) -> Recipe:
+        """Return a copy with the values of a nested mapping, as a TOML file has it, each checked."""
+        tree = dict(tree)
+        method = tree.get("method", self.method)
+        own = dict(self.own) if method == self.method else {}
+        if isinstance(method, str) and isinstance(tree.get(method), Mapping):
+            own |= tree.pop(method)
+        changed: Recipe = replace(self, tree, where, "")
+        return dataclasses.replace(changed, own=tuple(sorted(own.items())))
+
+    def own_settings(self, kind: type[T]) -> T:
+        """Return the settings of the method's own section as an instance of `kind`, each checked."""
+        settings: T = replace(kind(), dict(self.own), where="settings", prefix=f"{self.method}.")
+        return settings
+
+    def with_own(self, settings: object) -> Recipe:
+        """Return a copy whose own section has every value of an instance of the method's settings."""
+        pairs = tuple((field.name, getattr(settings, field.name)) for field in dataclasses.fields(settings))  # type: ignore[arg-type]
+        return dataclasses.replace(self, own=pairs)
 
     def for_images(self, images: int) -> Recipe:
-        """The recipe for so many training images, which says how many are held out where it has 0."""
+        """Return the recipe for so many training images, which says how many are held out where it has 0."""
         held_out = self.data.validation or max(1, min(images // 10, 5000))
         return self.with_settings({"data.validation": held_out})
 
+    def seeded_evaluation(self) -> Evaluation:
+        """Return how robustness is measured, with the seed of training where it has none of its own."""
+        seed = self.training.seed if self.evaluation.seed < 0 else self.evaluation.seed
+        return dataclasses.replace(self.evaluation, seed=seed)
+
     def differences(self, other: Recipe) -> dict[str, tuple[Any, Any]]:
-        """The settings in which another recipe differs, as `{"section.key": (mine, the other's)}`.
+        """Return the settings in which another recipe differs, as `{"section.key": (mine, the other's)}`.
 
         Where it is run, and where its files lie, is no difference, nor is what this one has for a choice that the other
         leaves to the run.
         """
         mine, theirs = flat(self), flat(other)
         unknown = {key for key, auto in CHOSEN.items() if theirs[key] == auto}
-        changed = [key for key in mine if mine[key] != theirs[key] and key not in unknown.union(INCIDENTAL)]
-        return {key: (mine[key], theirs[key]) for key in changed}
+        known = [key for key in mine | theirs if key not in unknown.union(INCIDENTAL)]
+        return {key: (mine.get(key), theirs.get(key)) for key in known if mine.get(key) != theirs.get(key)}
 
 
 AUTO = "auto"
@@ -267,12 +260,14 @@ INCIDENTAL = ("training.device", "training.checkpoint_seconds", "data.folder", "
 
 
 def flat(recipe: Recipe) -> dict[str, Any]:
-    """All settings as `{"section.key": value}`."""
+    """Return all settings as `{"section.key": value}`."""
     settings: dict[str, Any] = {}
     for section in dataclasses.fields(recipe):
         value = getattr(recipe, section.name)
         if dataclasses.is_dataclass(value):
             settings |= {f"{section.name}.{f.name}": getattr(value, f.name) for f in dataclasses.fields(value)}
+        elif section.name == "own":
+            settings |= {f"{recipe.method}.{key}": value for key, value in recipe.own}
         else:
             settings[section.name] = value
     return settings

@@ -12,6 +12,8 @@ from typing import Any
 
 from pwoa.errors import InputError, did_you_mean
 
+OWN = "own"
+"""The field of a recipe that holds the method's own section; in files that section is named like the method."""
 LARGEST = 2**63 - 1
 """What 64 bits hold, as the seeds of torch do."""
 
@@ -42,7 +44,7 @@ def parse_setting(text: str) -> tuple[str, Any]:
 
 def replace(target: Any, tree: Mapping[str, Any], where: str, prefix: str) -> Any:
     """A copy of a (section of a) recipe with the values of `tree`, each checked."""
-    fields = {f.name: f for f in dataclasses.fields(target)}
+    fields = {f.name: f for f in dataclasses.fields(target) if f.name != OWN}
     types = typing.get_type_hints(type(target))
     changes = {}
     for key, value in tree.items():
@@ -74,14 +76,21 @@ def _convert(value: Any, kind: Any, path: str, where: str) -> Any:
     if kind is float and isinstance(value, int) and not isinstance(value, bool):
         return float(value)
     if typing.get_origin(kind) is tuple:
-        items = value.split(",") if isinstance(value, str) else value
-        if isinstance(items, (list, tuple)) and all(isinstance(item, str) for item in items):
-            return tuple(item.strip() for item in items if item.strip())
-        raise InputError(f"{where}: {path} = {value!r} is not a list of words")
+        return _convert_list(value, typing.get_args(kind)[0], path, where)
     if type(value) is kind:
         return value
     names = {float: "a number", int: "a whole number", str: "a word", bool: "true or false"}
     raise InputError(f"{where}: {path} = {value!r} is not {names[kind]}")
+
+
+def _convert_list(value: Any, kind: Any, path: str, where: str) -> tuple[Any, ...]:
+    """A list, or its items in a text with commas between them."""
+    items = [item.strip() for item in value.split(",") if item.strip()] if isinstance(value, str) else value
+    if kind is float and isinstance(items, (list, tuple)):
+        return tuple(_convert(item, float, path, where) for item in items)
+    if isinstance(items, (list, tuple)) and all(isinstance(item, str) for item in items):
+        return tuple(item.strip() for item in items if item.strip())
+    raise InputError(f"{where}: {path} = {value!r} is not a list of words")
 
 
 def _check(value: Any, allowed: Mapping[str, Any], path: str, where: str) -> Any:
@@ -99,10 +108,4 @@ def toml_value(value: Any) -> str:
         return "[" + ", ".join(toml_value(item) for item in value) + "]"
     if isinstance(value, str):
         return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")  # DEL, which JSON lets pass
-    return repr(value)
-
-
-def told(differences: Mapping[str, tuple[Any, Any]], most: int = 5) -> str:
-    """What differs, in words, for a handful of settings at most."""
-    words = [f"{key}: there {toml_value(there)}, now {toml_value(now)}" for key, (there, now) in differences.items()]
-    return "; ".join([*words[:most], *([f"and {len(words) - most} more"] if len(words) > most else [])])
+    return str(value).lower() if isinstance(value, bool) else repr(value)

@@ -1,0 +1,1 @@
+"""What people look at: tables, plots, and what is in a file or a run."""

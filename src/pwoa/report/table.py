@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 from rich.markup import escape
 from rich.table import Table
 
-from pwoa.evaluation.interval import wilson
-from pwoa.words import counted
+from pwoa.errors import counted
+from pwoa.evaluation.scores import wilson
 
 if TYPE_CHECKING:
     from pwoa.evaluation.comparison import Comparison

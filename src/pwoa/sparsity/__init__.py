@@ -2,7 +2,7 @@
 
 from pwoa.sparsity.admm import Admm
 from pwoa.sparsity.allocation import ALLOCATIONS, allocate, budget, shared_out
-from pwoa.sparsity.layers import Count, count, prunable, sizes
+from pwoa.sparsity.constraint import Count, count, prunable, sizes
 from pwoa.sparsity.masks import Masks
 from pwoa.sparsity.patterns import PATTERNS, project
 

@@ -9,10 +9,9 @@ from fractions import Fraction
 import torch
 from torch import Tensor
 
-from pwoa.errors import InputError
-from pwoa.recipe import SparsityRecipe
-from pwoa.sparsity.layers import sizes
-from pwoa.words import counted
+from pwoa.errors import InputError, counted
+from pwoa.recipe.sections import SparsityRecipe
+from pwoa.sparsity.constraint import sizes
 
 
 def allocate(weights: Mapping[str, Tensor], recipe: SparsityRecipe) -> dict[str, int]:

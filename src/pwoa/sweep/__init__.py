@@ -26,18 +26,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pwoa.errors import InputError
-from pwoa.files import naming, replacing, save_rows
-from pwoa.lock import held
-from pwoa.methods import hints
+from pwoa.errors import InputError, counted
+from pwoa.methods.hints import hints
 from pwoa.progress import Progress
-from pwoa.recipe import flat, load_recipe, to_toml, told
+from pwoa.recipe import load_recipe, to_toml
+from pwoa.recipe.sections import flat
+from pwoa.recipe.settings import told
+from pwoa.storage import held, naming, replacing, save_rows
 from pwoa.sweep.cluster import run_on_ray
 from pwoa.sweep.grid import MEASURED_BY, Point, expand, ignored
-from pwoa.sweep.local import run_here
+from pwoa.sweep.local import Task, run_here
 from pwoa.sweep.rows import COLUMNS, accuracies, epochs_of, row_of, spread, teacher_row
-from pwoa.sweep.task import Task
-from pwoa.words import counted
 
 __all__ = ["ROWS", "Point", "Swept", "Task", "epochs_of", "expand", "row_of", "spread", "sweep", "teacher_row"]
 

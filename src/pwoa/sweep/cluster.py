@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from pwoa.errors import InputError, first_line
-from pwoa.sweep.task import Task
+from pwoa.sweep.local import Task
 
 
 def run_on_ray(
@@ -49,7 +49,7 @@ def run_on_ray(
 
 def carry_out(arguments: Sequence[str], log: str, folder: str) -> int:
     """On a node: the command line in this very process, which ends with its node; the exit code."""
-    from pwoa.cli import app
+    from pwoa.cli.options import app
 
     os.chdir(folder)
     with Path(log).open("a", encoding="utf-8") as file, redirect_stdout(file), redirect_stderr(file):

@@ -13,7 +13,9 @@ from typing import Any
 
 from pwoa.errors import InputError, did_you_mean
 from pwoa.methods import METHODS, PRETRAINING
-from pwoa.recipe import Recipe, flat, load_recipe, parse_setting, presets, recipe_for, teacher_recipe_for
+from pwoa.recipe import load_recipe, presets, recipe_for, teacher_recipe_for
+from pwoa.recipe.sections import Recipe, flat
+from pwoa.recipe.settings import parse_setting
 
 _PARTS = ("recipe", "set", "grid")
 _LABEL = "label"

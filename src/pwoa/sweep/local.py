@@ -1,4 +1,4 @@
-"""Runs on the devices of this machine, each in a process of its own."""
+"""A run as a command, wherever it is carried out."""
 
 from __future__ import annotations
 
@@ -9,14 +9,34 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
 from queue import SimpleQueue
 from threading import Event, Timer, current_thread, main_thread
 
 import torch
 
-from pwoa.errors import Terminated
-from pwoa.sweep.task import Task
-from pwoa.words import counted
+from pwoa.errors import Terminated, counted
+
+_ERROR = "error: "
+
+
+@dataclass(frozen=True)
+class Task:
+    """The words after `pwoa` on the command line, and the file for what it prints, after what is there `before`."""
+
+    name: str
+    arguments: tuple[str, ...]
+    log: Path
+    before: int = 0
+
+    def reason(self) -> str:
+        """Why it failed: the last error it told, or else the last line it printed."""
+        text = self.log.read_bytes()[self.before :].decode(errors="replace") if self.log.exists() else ""
+        lines = text.strip().splitlines() or [f"it said nothing in {self.log}"]
+        errors = [line for line in lines if line.startswith(_ERROR)]
+        return (errors or lines)[-1].removeprefix(_ERROR)
+
 
 PATIENCE = 10.0
 """Seconds that runs have to stop before they are killed."""

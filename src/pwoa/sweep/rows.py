@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from pwoa.methods import ONE_STAGE, PRETRAINING
-from pwoa.recipe import Recipe
+from pwoa.recipe.sections import Recipe
 
 COLUMNS = ("natural", "pgd20", "cw", "autoattack")
 """The attacks that every row has a column for; others have one in the rows of runs that measured them."""

@@ -1,7 +1,6 @@
 """The engine and the seam through which methods use it."""
 
 from pwoa.training.engine import Engine
-from pwoa.training.material import Material
-from pwoa.training.stage import Batch, Loss, Stage
+from pwoa.training.stage import Batch, Loss, Material, Stage
 
 __all__ = ["Batch", "Engine", "Loss", "Material", "Stage"]

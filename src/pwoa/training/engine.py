@@ -15,16 +15,13 @@ from torch import Tensor, nn
 from pwoa.devices import exact_float32
 from pwoa.errors import InputError
 from pwoa.progress import Progress
-from pwoa.recipe import TrainingRecipe
-from pwoa.run import Run
-from pwoa.training.average import Average
+from pwoa.recipe.sections import TrainingRecipe
+from pwoa.runs.folder import Run
 from pwoa.training.fast import compiled
 from pwoa.training.groups import Plan, grouped
-from pwoa.training.material import Material
-from pwoa.training.optimizer import make_optimizer, resume_optimizer
 from pwoa.training.processes import Processes
-from pwoa.training.stage import Stage
-from pwoa.training.steps import Steps
+from pwoa.training.stage import Material, Stage
+from pwoa.training.steps import Average, Steps, make_optimizer, resume_optimizer
 from pwoa.training.validation import Validation
 
 Probe = Callable[[], Mapping[str, float]]

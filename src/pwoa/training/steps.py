@@ -1,24 +1,126 @@
-"""The steps of a stage: batches, gradients, and what to do when memory runs out."""
+"""Averaged weights (an exponential moving average over steps)."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from pwoa.errors import InputError
-from pwoa.recipe import TrainingRecipe
-from pwoa.training.average import Average
+from pwoa.errors import InputError, counted
+from pwoa.recipe.sections import TrainingRecipe
 from pwoa.training.fast import Replayed
-from pwoa.training.meter import Meter
-from pwoa.training.optimizer import set_learning_rate
+from pwoa.training.processes import Processes
 from pwoa.training.stage import Batch, Loss, Stage
-from pwoa.words import counted
 
 if TYPE_CHECKING:
     from pwoa.training.engine import Engine
+
+
+class Average:
+    """A running average of a model's weights and buffers; with decay 0 it is the model itself."""
+
+    def __init__(self, model: nn.Module, decay: float) -> None:
+        self._decay = decay
+        self._live = [value for value in model.state_dict().values() if value.is_floating_point()]
+        self.values: list[Tensor] = [value.clone() for value in self._live] if decay else []
+
+    @torch.no_grad()
+    def update(self) -> None:
+        """Move the average towards the model, for all tensors at once."""
+        if self._decay:
+            torch._foreach_lerp_(self.values, self._live, 1 - self._decay)
+
+    @contextmanager
+    def applied(self) -> Iterator[None]:
+        """While inside, the model has the averaged weights."""
+        if not self._decay:
+            yield
+            return
+        kept = [value.clone() for value in self._live]
+        self._copy(self._live, self.values)
+        try:
+            yield
+        finally:
+            self._copy(self._live, kept)
+
+    def load(self, values: list[Tensor]) -> None:
+        """Take back the `values` of an earlier average."""
+        self._copy(self.values, values)
+
+    @staticmethod
+    @torch.no_grad()
+    def _copy(targets: list[Tensor], sources: list[Tensor]) -> None:
+        for target, source in zip(targets, sources, strict=True):
+            target.copy_(source)
+
+
+class Meter:
+    """Means of a loss and its parts over batches, kept on the device and read once an epoch."""
+
+    def __init__(self) -> None:
+        self._sums: dict[str, Tensor] = {}
+        self._images = 0
+
+    @torch.no_grad()
+    def add(self, loss: Loss, labels: Tensor) -> None:
+        correct = (loss.logits.argmax(1) == labels).float().mean() * 100
+        for name, value in {"loss": loss.total, **loss.parts, "accuracy": correct}.items():
+            if name not in self._sums:
+                self._sums[name] = torch.zeros((), dtype=torch.float64, device=value.device)
+            self._sums[name] += value.detach().double() * len(labels)
+
+    def count(self, images: int) -> None:
+        """So many images have been added; apart, since a replayed step adds on the device alone."""
+        self._images += images
+
+    def means(self, processes: Processes) -> dict[str, float]:
+        """Over the batches of all processes; what follows is counted from 0."""
+        names = sorted(self._sums)
+        sums = torch.stack([*(self._sums[name] for name in names), self._sums["loss"].new_full((), self._images)])
+        processes.add([sums])
+        *values, images = sums.tolist()
+        for kept in self._sums.values():
+            kept.zero_()
+        self._images = 0
+        found = dict(zip(names, values, strict=True))
+        return {name: found[name] / images for name in self._sums}
+
+
+_HOW = ("lr", "fused", "capturable")
+
+
+def make_optimizer(stage: Stage, model: nn.Module, recipe: TrainingRecipe, recorded: bool) -> torch.optim.Optimizer:
+    """SGD or Adam over what the stage changes; for steps that are `recorded`, all that it reads is on the device."""
+    own = stage.parameters()
+    parameters = [value for value in (model.parameters() if own is None else own) if value.requires_grad]
+    device = parameters[0].device
+    shared: dict[str, Any] = {
+        "lr": torch.tensor(stage.learning_rate, device=device) if recorded else stage.learning_rate,
+        "weight_decay": recipe.weight_decay,
+        "fused": True,
+    }
+    if recipe.optimizer == "adam":
+        return torch.optim.Adam(parameters, betas=(recipe.momentum, 0.999), capturable=recorded, **shared)
+    return torch.optim.SGD(parameters, momentum=recipe.momentum, **shared)
+
+
+def resume_optimizer(optimizer: torch.optim.Optimizer, state: Mapping[str, Any]) -> None:
+    """Take back momentum and the like; how steps are computed here stays, whatever computed them before."""
+    ways = [{key: group[key] for key in _HOW if key in group} for group in optimizer.param_groups]
+    optimizer.load_state_dict(dict(state))
+    for group, way in zip(optimizer.param_groups, ways, strict=True):
+        group.update(way)
+
+
+def set_learning_rate(optimizer: torch.optim.Optimizer, value: float) -> None:
+    for group in optimizer.param_groups:
+        if isinstance(group["lr"], Tensor):
+            group["lr"].fill_(value)
+        else:
+            group["lr"] = value
 
 
 def loss_of(stage: Stage, batch: Batch, recipe: TrainingRecipe) -> Loss:

@@ -9,13 +9,19 @@ from torch import Tensor
 
 from pwoa.training.fast import Replayed
 from pwoa.training.groups import layers_with_statistics, statistics_anew
-from pwoa.training.meter import Meter
 from pwoa.training.processes import Processes
 from pwoa.training.stage import Batch, Stage
-from pwoa.training.steps import loss_of
+from pwoa.training.steps import Meter, loss_of
 
 if TYPE_CHECKING:
     from pwoa.training.engine import Engine
+from collections.abc import Callable, Mapping, Sequence
+
+from torch import nn
+
+from pwoa.models.hidden import hidden_points, recording
+from pwoa.objectives.hsic import bottleneck
+from pwoa.training.stage import Material
 
 STATISTICS = 2048
 """How many training images, at most, the normalisation statistics of averaged weights are taken on."""
@@ -82,3 +88,26 @@ class Validation:
         groups = [self._engine.material.augmented(part, self._generator) for part in torch.split(index, self._group)]
         x, y = (torch.cat(each) for each in zip(*groups, strict=True))
         loss_of(self._stage, Batch(x, y, index), self._engine.recipe)
+
+
+IMAGES = 512
+
+
+def hsic_plane(
+    model: nn.Module, material: Material, points: Sequence[str], normalised: bool
+) -> Callable[[], Mapping[str, float]]:
+    """HSIC(X, Z_L) and HSIC(Y, Z_L) of the last hidden activation on validation images (the HSIC plane)."""
+    x, y = material.images.batch(material.validation[:IMAGES])
+    last = hidden_points(model, x[:2], points)[-1:]
+
+    @torch.no_grad()
+    def measure() -> Mapping[str, float]:
+        if not last:
+            return {}
+        model.eval()
+        with recording(model, last) as hidden:
+            model(x)
+        found = bottleneck(x, y, [hidden[name] for name in last], normalised)
+        return {"hsic_x_last": found.x.item(), "hsic_y_last": found.y.item()}
+
+    return measure

@@ -1,0 +1,250 @@
+"""Verbs that train: prune, pretrain, sweep, demo."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+from pathlib import Path
+from typing import Annotated, Any, NoReturn
+
+import typer
+
+from pwoa.cli.options import (
+    ArchOption,
+    DataOption,
+    DeviceOption,
+    FolderOption,
+    MeanOption,
+    OutOption,
+    RecipeOption,
+    SetOption,
+    StdOption,
+    console,
+    friendly,
+    print_table,
+)
+from pwoa.errors import InputError, counted
+
+
+@friendly
+def prune(
+    recipe: RecipeOption = None,
+    method: Annotated[
+        str | None,
+        typer.Option(
+            help="pwoa, or to compare: advprune, hydra, apd, harp or magnitude (published with training.mix=1)."
+        ),
+    ] = None,
+    rate: Annotated[float | None, typer.Option(help="Unpruned size over pruned size: 4 keeps a quarter.")] = None,
+    data: DataOption = None,
+    folder: FolderOption = None,
+    arch: ArchOption = None,
+    checkpoint: Annotated[
+        Path | None, typer.Option(help="The robust teacher: a file, a folder, hf:owner/name.")
+    ] = None,
+    mean: MeanOption = None,
+    std: StdOption = None,
+    seed: Annotated[int | None, typer.Option(help="Of the splits, the batches and the attacks.")] = None,
+    device: DeviceOption = "auto",
+    out: OutOption = None,
+    force: Annotated[bool, typer.Option("--force", help="Prune even a teacher that is not robust.")] = False,
+    settings: SetOption = None,
+) -> None:
+    """Prune a robust model with natural examples only.
+
+    Without arguments: the embedded robust LeNet, 4× smaller, on the embedded part of MNIST.
+
+    Example: [bold]pwoa prune --recipe cifar10 --checkpoint trades.pt --rate 8 --out runs/mine[/bold]
+    """
+    from pwoa.recipe import load_recipe, recipe_for
+
+    given = {
+        "method": method,
+        "sparsity.rate": rate,
+        "data.name": data,
+        "data.folder": folder and str(folder),
+        "teacher.architecture": arch,
+        "teacher.checkpoint": checkpoint and str(checkpoint),
+        "teacher.mean": mean,
+        "teacher.std": std,
+        "training.seed": seed,
+    }
+    start = load_recipe(recipe) if recipe else recipe_for(data or "mnist-mini")
+    plan = start.with_settings(settings or [])
+    plan = plan.with_settings({key: value for key, value in given.items() if value is not None})
+    if device != "auto":
+        plan = plan.with_settings({"training.device": device})
+
+    from pwoa.progress import ConsoleProgress
+    from pwoa.runs import prune as pipeline
+
+    result = pipeline.prune(recipe=plan, folder=out, force=force, progress=ConsoleProgress())
+    summary = result.summary
+    if not summary:
+        _leave_to_the_first()
+    rows = {"teacher": summary["teacher"], f"pruned {summary['rate']:.4g}×": summary["pruned"]}
+    _print_result(rows, summary["images"], plan.threat)
+    _print_sparsity(summary["sparsity"])
+    print(f"run folder: {result.folder}")
+
+
+@friendly
+def pretrain(
+    recipe: Annotated[
+        str, typer.Option("--recipe", help="A preset (teacher-mnist, teacher-cifar10, …) or a TOML file.")
+    ] = "teacher-mnist",
+    method: Annotated[str | None, typer.Option(help="pgd-at, trades, mart, hbar, lbgat or fast-at.")] = None,
+    data: DataOption = None,
+    folder: FolderOption = None,
+    arch: Annotated[str | None, typer.Option("--arch", help="The architecture to train.")] = None,
+    lite: Annotated[
+        float | None, typer.Option(help="Train a Lite network: as deep, with this many times fewer parameters.")
+    ] = None,
+    epochs: Annotated[int | None, typer.Option(help="How many epochs.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Of the network, the splits, the batches and the attacks.")] = None,
+    device: DeviceOption = "auto",
+    out: OutOption = None,
+    settings: SetOption = None,
+) -> None:
+    """Train a robust model from scratch, with adversarial examples, to have something to prune.
+
+    Example: [bold]pwoa pretrain --recipe teacher-cifar10 --method trades --out runs/teacher[/bold]
+
+    Example: [bold]pwoa pretrain --recipe teacher-cifar10 --lite 8 --out runs/lite[/bold]
+    """
+    from pwoa.recipe import load_recipe
+
+    given = {
+        "method": method,
+        "data.name": data,
+        "data.folder": folder and str(folder),
+        "teacher.architecture": arch,
+        "pretrain.lite": lite,
+        "pretrain.epochs": epochs,
+        "training.seed": seed,
+        "training.device": None if device == "auto" else device,
+    }
+    plan = load_recipe(recipe).with_settings(settings or [])
+    plan = plan.with_settings({key: value for key, value in given.items() if value is not None})
+
+    from pwoa.progress import ConsoleProgress
+    from pwoa.runs import pretrain as pretraining
+
+    result = pretraining.pretrain(recipe=plan, folder=out, progress=ConsoleProgress())
+    summary = result.summary
+    if not summary:
+        _leave_to_the_first()
+    _print_result({plan.method: summary["accuracy"]}, summary["images"], plan.threat)
+    print(f"run folder: {result.folder}")
+    print(f"prune it: {_to_prune(plan, summary['architecture'], result.folder / 'model.safetensors')}")
+
+
+def _to_prune(plan: Any, architecture: str, weights: Path) -> str:
+    """The command that prunes what was trained: on the same data, against the same attacker."""
+    from dataclasses import asdict
+
+    from pwoa.recipe import recipe_for
+
+    given = {"--arch": architecture, "--checkpoint": weights, "--data": plan.data.name, "--folder": plan.data.folder}
+    usual = asdict(recipe_for(plan.data.name).threat)
+    other = [f"threat.{key}={value}" for key, value in asdict(plan.threat).items() if value != usual[key]]
+    words = [f"{option} {shlex.quote(str(value))}" for option, value in given.items() if value]
+    return " ".join(["pwoa prune", *words, *(f"--set {shlex.quote(each)}" for each in other)])
+
+
+@friendly
+def sweep(
+    grid: Annotated[Path, typer.Argument(help="A TOML file: recipe, and the tables set and grid.")],
+    out: Annotated[Path, typer.Option("--out", help="The folder of the sweep's runs; the same again goes on.")],
+    on: Annotated[str, typer.Option("--on", help="local: this machine's devices; ray: a Ray cluster.")] = "local",
+    jobs: Annotated[int, typer.Option(min=0, help="Runs at a time on this machine; 0 is one a GPU, or one.")] = 0,
+    address: Annotated[str | None, typer.Option(help="Where the Ray cluster is, as HOST:6379 or auto.")] = None,
+    retries: Annotated[int, typer.Option(min=0, help="How often a run that was killed is started again.")] = 2,
+    settings: SetOption = None,
+) -> None:
+    """Prune many times: every combination of the settings in a grid.
+
+    Example: [bold]pwoa sweep grid.toml --out runs/sweep[/bold]
+
+    where grid.toml has, in three lines: recipe = "mnist", grid.method = \\["pwoa", "advprune"],
+    grid.training.seed = \\[0, 1, 2].
+    """
+    from pwoa import sweep as library
+    from pwoa.progress import ConsoleProgress
+    from pwoa.report.table import text_table
+
+    found = library.sweep(
+        grid,
+        out,
+        settings=settings or (),
+        on=on,
+        jobs=jobs,
+        address=address,
+        retries=retries,
+        progress=ConsoleProgress(),
+    )
+    if found.rows:
+        print()
+        console().print(text_table(found.table, "Accuracy in %, mean ± standard deviation over seeds"))
+        print(f"rows: {out / library.ROWS}")
+    if found.failed:
+        print(f"error: {len(found.failed)} of the runs failed; see the .log files in {out}", file=sys.stderr)
+        raise typer.Exit(1)
+
+
+@friendly
+def demo(
+    out: Annotated[Path, typer.Option("--out", help="The folder of the demo's runs.")] = Path("runs/demo"),
+) -> None:
+    """See the paper's claim happen: prune a robust LeNet naively and by PwoA, in minutes on a CPU."""
+    from pwoa import demo as library
+    from pwoa.progress import ConsoleProgress
+    from pwoa.report.plots import accuracy_bars
+
+    print(
+        "A LeNet trained to resist attacks on MNIST (l∞ radius 0.3) becomes 4× smaller, without adversarial examples."
+    )
+    result = library.demo(out, progress=ConsoleProgress())
+    rows = {
+        "teacher (dense)": result["teacher"],
+        "naive pruning": result["naive"],
+        "PwoA": result["pwoa"],
+    }
+    title = f"Accuracy in % on {counted(result['images'], 'test image')}, l∞ 0.3, rate {result['rate']:.4g}"
+    print_table(rows, title)
+    kept = {name: 100 * result[name]["pgd20"] / result["teacher"]["pgd20"] for name in ("naive", "pwoa")}
+    ours, naive = kept["pwoa"], kept["naive"]
+    print(f"Of the teacher's accuracy under PGD-20, PwoA keeps {ours:.0f} %, naive pruning {naive:.0f} %.")
+    try:
+        accuracy_bars(rows, title, out / "robustness.png")
+        print(f"plot: {out / 'robustness.png'}")
+    except InputError as error:
+        print(error)
+    print(f"run folder: {out}  ({result['seconds']:.0f} s)")
+
+
+def _leave_to_the_first() -> NoReturn:
+    """End a process of a run whose result another one shows, at once: torch's connections may abort a slow exit."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)
+
+
+def _print_result(models: dict[str, dict[str, float]], images: int, threat: Any) -> None:
+    from pwoa.report.table import norm_name, result_table
+
+    title = f"Accuracy in % on {counted(images, 'test image')}, {norm_name(threat.norm)} {threat.radius:.4g}"
+    print()
+    console().print(result_table(models, images, title))
+
+
+def _print_sparsity(rows: list[dict[str, Any]]) -> None:
+    from rich.table import Table
+
+    table = Table()
+    for column in ("layer", "weights", "kept", "rate"):
+        table.add_column(column, justify="left" if column == "layer" else "right")
+    for row in rows:
+        table.add_row(row["layer"], f"{row['total']:,}", f"{row['kept']:,}", f"{row['rate']:.4g}×")
+    console().print(table)

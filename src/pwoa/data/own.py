@@ -1,0 +1,249 @@
+"""A user's own data: tensors, arrays, torch data sets, or image files in train/<class>/ and test/<class>/."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import Dataset as TorchDataset
+from torch.utils.data import IterableDataset
+
+from pwoa.data.images import Data, Images
+from pwoa.errors import InputError, counted, first_line
+
+USUAL_CHANNELS = (1, 3, 4)
+FORM = "give (train, test), each a pair (images, labels) or a torch Dataset of (image, label)"
+
+
+def from_pair(train: Any, test: Any) -> Data:
+    """A data set out of two splits, each (images, labels) or a torch Dataset of (image, label)."""
+    first, second = _images(train, "train"), _images(test, "test")
+    if first.pixels.shape[1:] != second.pixels.shape[1:]:
+        raise InputError(
+            f"train images have shape {_shape(first.pixels[0])} and test images {_shape(second.pixels[0])}: "
+            f"make them the same"
+        )
+    classes = int(max(first.labels.max(), second.labels.max())) + 1
+    return Data("custom", first, second, classes)
+
+
+def _images(part: Any, where: str) -> Images:
+    if isinstance(part, Images):
+        part = (part.pixels, part.labels)
+    elif isinstance(part, TorchDataset) or not isinstance(part, (tuple, list)):
+        part = _collect(part, where)
+    if len(part) != 2:
+        raise InputError(f"{where} has {len(part)} parts: {FORM}")
+    pixels = _as_pixels(_tensor(part[0], f"{where} images"), f"{where} images")
+    labels = _as_labels(_tensor(part[1], f"{where} labels"), f"{where} labels")
+    if len(pixels) != len(labels):
+        raise InputError(
+            f"{where} has {counted(len(pixels), 'image')} and {counted(len(labels), 'label')}: give one label an image"
+        )
+    return Images(pixels, labels)
+
+
+def _collect(dataset: Any, where: str) -> tuple[Tensor, Tensor]:
+    """Every sample of a torch Dataset, once; random transforms in it are thereby frozen."""
+    samples = [_sample(sample, f"{where}[{i}]") for i, sample in enumerate(_samples(dataset, where))]
+    if not samples:
+        raise InputError(f"{where} is empty: give at least one image")
+    images = [image for image, _ in samples]
+    for i, image in enumerate(images):
+        if image.shape != images[0].shape or image.dtype != images[0].dtype:
+            raise InputError(
+                f"{where}[{i}] is {image.dtype} of shape {_shape(image)}, {where}[0] is {images[0].dtype} "
+                f"of shape {_shape(images[0])}: make all images the same"
+            )
+    return torch.stack(images), torch.stack([label.reshape(()) for _, label in samples])
+
+
+def _samples(dataset: Any, where: str) -> Iterable[Any]:
+    if isinstance(dataset, IterableDataset):
+        return dataset
+    if not (hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__")):
+        raise InputError(f"{where} is a {type(dataset).__name__}: {FORM}")
+    return (dataset[i] for i in range(len(dataset)))
+
+
+def _sample(sample: Any, where: str) -> tuple[Tensor, Tensor]:
+    if not isinstance(sample, (tuple, list)) or len(sample) != 2:
+        raise InputError(f"{where} is not a pair: a data set must give (image, label)")
+    image, label = sample
+    if not isinstance(image, (Tensor, np.ndarray)):
+        image = _from_pillow(image, where)
+    label = _tensor(label if isinstance(label, Tensor) else np.asarray(label), f"{where} label")
+    if label.numel() != 1:
+        raise InputError(f"{where} has a label of shape {_shape(label)}: give one class number")
+    return _tensor(image, f"{where} image"), label
+
+
+def _from_pillow(image: Any, where: str) -> np.ndarray[Any, Any]:
+    """A PIL image as [C, H, W]; told by its interface, so that Pillow need not be imported."""
+    if not hasattr(image, "__array_interface__"):
+        raise InputError(f"{where} has an image of type {type(image).__name__}: give a tensor, array or PIL image")
+    pixels = np.asarray(image)
+    return pixels.transpose(2, 0, 1) if pixels.ndim == 3 else pixels[None]
+
+
+def _tensor(value: Any, where: str) -> Tensor:
+    if isinstance(value, Tensor):
+        return value.detach()
+    try:
+        return torch.from_numpy(np.array(value))
+    except (TypeError, ValueError) as error:
+        raise InputError(f"{where}: not a tensor or an array of numbers ({error})") from None
+
+
+def _as_pixels(pixels: Tensor, where: str) -> Tensor:
+    if pixels.ndim == 3:
+        pixels = pixels[:, None]
+    _check_pixel_shape(pixels, where)
+    if pixels.dtype == torch.uint8:
+        return pixels
+    if not pixels.is_floating_point():
+        raise InputError(f"{where} are {pixels.dtype}: give uint8, or floats in [0, 1]")
+    pixels = pixels.to(torch.float32)
+    _check_range(pixels, where)
+    return pixels
+
+
+def _check_pixel_shape(pixels: Tensor, where: str) -> None:
+    if pixels.ndim != 4:
+        raise InputError(f"{where} have shape {_shape(pixels)}: give [N, C, H, W] or [N, H, W]")
+    if not pixels.numel():
+        raise InputError(f"{where} are empty, of shape {_shape(pixels)}: give at least one image")
+    if pixels.shape[1] not in USUAL_CHANNELS and pixels.shape[3] in USUAL_CHANNELS:
+        raise InputError(f"{where} have shape {_shape(pixels)}, which looks like [N, H, W, C]: put the channels second")
+
+
+def _check_range(pixels: Tensor, where: str) -> None:
+    low, high = float(pixels.min()), float(pixels.max())  # both are nan where any pixel is
+    if not (low >= 0 and high <= 1):
+        raise InputError(
+            f"{where} run from {low:g} to {high:g}, not within [0, 1]: divide them by 255, or where they are "
+            f"normalised move the normalisation into the model"
+        )
+
+
+def _as_labels(labels: Tensor, where: str) -> Tensor:
+    if labels.ndim != 1 or not len(labels):
+        raise InputError(f"{where} have shape {_shape(labels)}: give one class number an image, [N]")
+    if labels.is_floating_point() or labels.is_complex() or labels.dtype == torch.bool:
+        raise InputError(f"{where} are {labels.dtype}: give integers from 0 to classes − 1")
+    labels = labels.to(torch.int64)
+    if int(labels.min()) < 0:
+        raise InputError(f"{where} go down to {int(labels.min())}: give integers from 0 to classes − 1")
+    return labels
+
+
+def _shape(tensor: Tensor) -> tuple[int, ...]:
+    return tuple(tensor.shape)
+
+
+def pillow_image() -> ModuleType:
+    """The module PIL.Image."""
+    try:
+        from PIL import Image
+    except ImportError:
+        raise InputError(
+            "reading image files needs Pillow, which is not installed: run pip install 'pwoa[images]'"
+        ) from None
+    return Image
+
+
+SUFFIXES = (".png", ".jpg", ".jpeg")
+GREY = ("1", "L", "LA")
+COLOUR = ("P", "RGB", "RGBA", "CMYK", "YCbCr", "HSV", "LAB")
+
+Listing = list[tuple[Path, int]]
+
+
+def from_folder(root: Path) -> Data:
+    """The data set in a folder; the sorted names of train's class folders are labels 0, 1, …
+
+    All images must have one size; they are grey where all files are, otherwise RGB.
+    """
+    classes = class_labels(root)
+    train, test = list_split(root / "train", classes), list_split(root / "test", classes)
+    size, mode = common_form([path for path, _ in train + test])
+    return Data(root.resolve().name, _load(train, size, mode), _load(test, size, mode), len(classes))
+
+
+def class_labels(root: Path) -> dict[str, int]:
+    for split in ("train", "test"):
+        if not (root / split).is_dir():
+            raise InputError(
+                f"{root} has no folder {split}: an image folder holds train/<class>/ and test/<class>/; "
+                f"for the official files of a known data set give its name and folder="
+            )
+    names = sorted(_folders(root / "train"))
+    if not names:
+        raise InputError(f"{root / 'train'} has no class folders: put the images in train/<class>/")
+    return {name: label for label, name in enumerate(names)}
+
+
+def list_split(folder: Path, classes: Mapping[str, int]) -> Listing:
+    listing: Listing = []
+    for name, path in sorted(_folders(folder).items()):
+        if name not in classes:
+            raise InputError(f"{path} is a class that train does not have: it has {', '.join(classes)}")
+        images = sorted(file for file in path.iterdir() if file.suffix.lower() in SUFFIXES)
+        if not images:
+            raise InputError(f"{path} holds no image: put {', '.join(SUFFIXES)} files there")
+        listing += [(image, classes[name]) for image in images]
+    if not listing:
+        raise InputError(f"{folder} has no class folders: put the images in {folder.name}/<class>/")
+    return listing
+
+
+def _folders(folder: Path) -> dict[str, Path]:
+    return {path.name: path for path in folder.iterdir() if path.is_dir() and not path.name.startswith(".")}
+
+
+def common_form(paths: list[Path]) -> tuple[tuple[int, int], str]:
+    """Width and height of all images, and the mode that loses nothing of any of them; reads headers only."""
+    size, mode = None, "L"
+    for path in paths:
+        with _open(path) as image:
+            if image.mode not in GREY + COLOUR:
+                raise InputError(f"{path} has pixels of mode {image.mode}: convert it to 8-bit grey or RGB")
+            if size not in (None, image.size):
+                raise InputError(f"{path} has size {image.size}, {paths[0]} has {size}: make all images one size")
+            size, mode = image.size, mode if image.mode in GREY else "RGB"
+    if size is None:
+        raise InputError("no images to read")
+    return size, mode
+
+
+def _load(listing: Listing, size: tuple[int, int], mode: str) -> Images:
+    # Mixed, the same way each time: the first so many images are then a fair sample of all classes.
+    order = torch.randperm(len(listing), generator=torch.Generator().manual_seed(0)).tolist()
+    listing = [listing[position] for position in order]
+    width, height = size
+    pixels = torch.empty(len(listing), len(mode), height, width, dtype=torch.uint8)
+    for i, (path, _) in enumerate(listing):
+        pixels[i] = _decode(path, mode)
+    return Images(pixels, torch.tensor([label for _, label in listing]))
+
+
+def _decode(path: Path, mode: str) -> Tensor:
+    with _open(path) as image:
+        try:
+            pixels = np.array(image.convert(mode))
+        except Exception as error:  # Pillow raises anything on a damaged file
+            raise InputError(f"{path} cannot be decoded: {first_line(error)}") from None
+    return torch.from_numpy(pixels if mode == "RGB" else pixels[..., None]).permute(2, 0, 1)
+
+
+def _open(path: Path) -> Any:
+    library = pillow_image()
+    try:
+        return library.open(path)
+    except Exception as error:  # Pillow raises anything on a damaged file
+        raise InputError(f"{path} is not a readable image: {first_line(error)}") from None

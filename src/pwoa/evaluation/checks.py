@@ -1,0 +1,263 @@
+"""What all checks share: the finding that each reports, and how they look at a model, on a few images."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from pwoa.attacks.apgd import STEPS as APGD_STEPS
+from pwoa.attacks.apgd import apgd_ce
+from pwoa.attacks.gradient import CW_STEPS, PGD_STEPS, cross_entropy, margin, pgd
+from pwoa.attacks.problem import is_broken
+from pwoa.attacks.square import square
+from pwoa.errors import InputError, counted, first_line
+from pwoa.guard import refuse_attack
+from pwoa.models.border import LogitModel
+from pwoa.threat import Threat
+
+IMAGES = 100
+"""How many images a check looks at, at most, where that costs forward passes."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A warning: the short, stable name of a check, and what it saw and what that means, in a sentence or two."""
+
+    check: str
+    message: str
+
+
+def some(images: Tensor, seed: int) -> Tensor:
+    """At most IMAGES of these numbers of images, whatever their order: data may be sorted by class."""
+    return images[torch.randperm(len(images), generator=torch.Generator().manual_seed(seed))[:IMAGES]]
+
+
+@torch.no_grad()
+def look(model: LogitModel, x: Tensor) -> Tensor:
+    return model(x).float()
+
+
+LONGER = 5
+BROKEN_AGAIN = 0.02
+BROKEN_BLIND = 0.005
+QUERIES = 200
+WIDE_STEPS = 50
+UNBROKEN = 0.1
+
+Attack = Callable[..., Tensor]
+"""(model, x, labels, threat, *, generator) → adversarial images."""
+Tell = Callable[[str], None]
+"""Is told, before it begins, of each attack that a check runs: the check's name, the attack, on how many images."""
+
+
+def check_attacks(
+    model: LogitModel,
+    x: Tensor,
+    labels: Tensor,
+    threat: Threat,
+    right: Mapping[str, Tensor],
+    *,
+    after: Mapping[str, Tensor] = {},
+    seed: int = 0,
+    differentiable: bool = True,
+    tell: Tell = lambda check: None,
+) -> list[Finding]:
+    """What attacks that were run say, and some short ones more on images that survived them all.
+
+    right: for each attack (or `natural`) whether each of `x` is right under it.
+    after: for each component of AutoAttack, in order, whether each is still right after it.
+    """
+    refuse_attack("defence checks")
+    white, black = _by_kind(right, after)
+    found = _check_results(white, black, len(x))
+    if not white and not black:
+        return found
+    unbroken = _surviving([*right.values(), *after.values()])
+    if not bool(unbroken.any()):
+        return found
+    chosen = some(unbroken.nonzero().flatten(), seed).to(x.device)
+    trial = _Trial(model, x[chosen], labels[chosen], threat, 100 * float(unbroken.float().mean()), seed, tell)
+    if differentiable:
+        found += _check_longer(trial, white)
+    had = "autoattack" in right and not after  # AutoAttack as a whole has had its Square
+    if not had and not any(name.startswith("square") for name in black):
+        found += _check_square(trial)
+    if differentiable and white:
+        found += _check_wide(trial)
+    return found
+
+
+def check_curve(radii: Sequence[float], accuracy: Mapping[str, Sequence[float]], n: int) -> list[Finding]:
+    """`radius`: whether the accuracy (percent, of `n` images) under some attack grows with the radius, beyond noise."""
+    found = []
+    for attack, values in accuracy.items():
+        points = sorted(zip(radii, values, strict=True))
+        pairs = [(low, high) for i, low in enumerate(points) for high in points[i + 1 :] if low[0] < high[0]]
+        grown = [(high[1] - low[1], low, high) for low, high in pairs if high[1] - low[1] > 2 * _noise(low, high, n)]
+        if grown:
+            _, low, high = max(grown)
+            message = (
+                f"{attack}: the accuracy grows from {low[1]:.1f} % at radius {low[0]:.4g} to {high[1]:.1f} % at "
+                f"{high[0]:.4g}, though a larger ball holds the smaller one: the attack is too weak or gradients are "
+                "masked, and the accuracy is too high."
+            )
+            found.append(Finding("radius", message))
+    return found
+
+
+def _by_kind(right: Mapping[str, Tensor], after: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """The verdicts of attacks that see the model, and of those that do not; AutoAttack as its components if known."""
+    white = {name: value for name, value in right.items() if name != "natural" and not _is_blind(name)}
+    black = {name: value for name, value in right.items() if _is_blind(name)}
+    if after:
+        white.pop("autoattack", None)
+    for name, value in after.items():
+        kind = black if _is_blind(name) else white
+        kind[name] = _surviving([value, kind.get(name, value)])
+    return white, black
+
+
+def _is_blind(name: str) -> bool:
+    return name.startswith(("square", "transfer"))
+
+
+def _surviving(verdicts: Iterable[Tensor]) -> Tensor:
+    return torch.stack([verdict.cpu() for verdict in verdicts]).all(0)
+
+
+def _check_results(white: Mapping[str, Tensor], black: Mapping[str, Tensor], n: int) -> list[Finding]:
+    """`black-box`, from what has been measured."""
+    if not white:
+        return []
+    survived = _surviving(white.values())
+    found = []
+    for name, verdict in black.items():
+        broken, rivals = int((survived & ~verdict.cpu()).sum()), int(survived.sum())
+        if not _many(broken, n, BROKEN_BLIND):
+            continue
+        message = (
+            f"{name} breaks {broken} of {rivals} images that survived every attack that uses gradients: gradients "
+            f"may be masked, and the accuracy is at most {100 * (rivals - broken) / n:.1f} %, not "
+            f"{100 * rivals / n:.1f} %; a stronger black-box attack may find more."
+        )
+        found.append(Finding("black-box", message))
+    return found
+
+
+@dataclass(frozen=True)
+class _Trial:
+    """Images that survived all attacks so far, of a model with that accuracy (percent) under all of them together."""
+
+    model: LogitModel
+    x: Tensor
+    labels: Tensor
+    threat: Threat
+    accuracy: float
+    seed: int
+    tell: Tell
+
+    def broken(self, check: str, name: str, attack: Attack) -> int | str:
+        """How many images it breaks, or why it cannot be run, though the model takes the images."""
+        self.tell(f"{check}: {name}, on {counted(len(self.x), 'image')}")
+        generator = torch.Generator(self.x.device).manual_seed(self.seed)
+        try:
+            adversarial = attack(self.model, self.x, self.labels, self.threat, generator=generator)
+            return int(is_broken(self.model, adversarial, self.labels).sum())
+        except InputError:
+            raise
+        except Exception as error:  # such as a model without gradients
+            look(self.model, self.x)
+            return first_line(error)
+
+    def nearer(self, broken: int) -> str:
+        """The accuracy that breaking this many of the images means for all."""
+        left = self.accuracy * (1 - broken / len(self.x))
+        return f"the accuracy may be nearer {left:.1f} than {self.accuracy:.1f} %"
+
+
+def _check_longer(trial: _Trial, white: Iterable[str]) -> list[Finding]:
+    longer = _longer(white)
+    if longer is None:
+        return []
+    name, attack = longer
+    broken = trial.broken("more-iterations", name, attack)
+    if isinstance(broken, str):
+        return [_untried("more-iterations", name, broken)]
+    if not _many(broken, len(trial.x), BROKEN_AGAIN):
+        return []
+    message = f"{name} breaks {broken} of {len(trial.x)} images that survived every attack; {trial.nearer(broken)}."
+    return [Finding("more-iterations", message)]
+
+
+def _longer(attacks: Iterable[str]) -> tuple[str, Attack] | None:
+    """The strongest iterated attack of a list with five times its steps, and its description; None without one."""
+    names = list(attacks)
+    if any(name == "autoattack" or name.startswith(("apgd", "fab")) for name in names):
+        steps = LONGER * APGD_STEPS
+        return f"apgd-ce with {steps} steps", partial(apgd_ce, steps=steps)
+    iterated = [found for found in (re.fullmatch(r"(pgd|cw)(\d*)", name) for name in names) if found]
+    if not iterated:
+        return None
+    longest = max(iterated, key=_steps)
+    attack = partial(pgd, steps=LONGER * _steps(longest), loss=cross_entropy if longest[1] == "pgd" else margin)
+    return f"{longest[0]} with {LONGER} times the steps", attack
+
+
+def _steps(name: re.Match[str]) -> int:
+    default = PGD_STEPS if name[1] == "pgd" else CW_STEPS
+    return int(name[2]) if name[2] else default
+
+
+def _check_square(trial: _Trial) -> list[Finding]:
+    name = f"square-paper with {QUERIES} queries"
+    broken = trial.broken("black-box", name, partial(square, queries=QUERIES, paper=True))
+    if isinstance(broken, str):
+        return [_untried("black-box", name, broken)]
+    if not _many(broken, len(trial.x), BROKEN_AGAIN):
+        return []
+    message = (
+        f"{name}, which uses no gradients, breaks {broken} of {len(trial.x)} images that survived every attack: "
+        f"gradients may be masked, and {trial.nearer(broken)}."
+    )
+    return [Finding("black-box", message)]
+
+
+def _check_wide(trial: _Trial) -> list[Finding]:
+    """Each ball now holds the image that is grey all over, the same for all: hardly any image can stay right."""
+    dimensions = math.prod(trial.x.shape[1:])
+    grey = 0.5 if trial.threat.norm == "linf" else min(0.5 * math.sqrt(dimensions), 1000.0)
+    radius = max(grey, trial.threat.radius)
+    wide = dataclasses.replace(trial, threat=Threat(trial.threat.norm, radius, radius / 10))
+    name = f"pgd{WIDE_STEPS} at {wide.threat.norm} {radius:.3g}"
+    broken = wide.broken("radius", name, partial(pgd, steps=WIDE_STEPS, loss=cross_entropy))
+    if isinstance(broken, str):
+        return [_untried("radius", name, broken)]
+    left, classes = len(trial.x) - broken, look(trial.model, trial.x[:2]).shape[1]
+    if not _many(left, len(trial.x), max(UNBROKEN, 1 / classes)):
+        return []
+    message = (
+        f"{name}, which can turn any image grey, leaves {left} of {len(trial.x)} images right: the attack does not "
+        "find what is there, gradients may be masked, and the accuracy at smaller radii is not to be trusted."
+    )
+    return [Finding("radius", message)]
+
+
+def _untried(check: str, attack: str, reason: str) -> Finding:
+    return Finding(check, f"{attack} cannot be run ({reason}), so the accuracy stands unconfirmed.")
+
+
+def _many(count: int, total: int, share: float) -> bool:
+    """More than a share, and not just one image."""
+    return count > 1 and count > share * total
+
+
+def _noise(one: tuple[float, float], other: tuple[float, float], n: int) -> float:
+    """The standard deviation, in points, of the difference of two accuracies (radius, percent) on n images each."""
+    return math.sqrt(sum(percent * (100 - percent) for _, percent in (one, other)) / n)

@@ -1,0 +1,129 @@
+"""What methods of pruning share: mixed batches, the teacher's logits, and the stage that trains what masks keep."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from pwoa.attacks.gradient import pgd
+from pwoa.errors import InputError
+from pwoa.models.border import LogitModel, as_logits, under_attack
+from pwoa.models.inference import forward_model
+from pwoa.recipe.sections import Recipe
+from pwoa.sparsity.masks import Masks
+from pwoa.training.stage import Batch, Loss, Material, Stage
+
+STEPS = 10
+
+
+class Mixer:
+    """Replaces training.mix of the examples of a batch, chosen at random, by PGD-10 examples of the model as it is.
+
+    Their steps are a quarter of the radius. With a ratio of 0 it does nothing. Each group has as many of them, so that
+    their number does not depend on how a batch is cut up. The images chosen and the attack's start come from torch's
+    own generator, which the engine seeds anew for each epoch.
+    """
+
+    def __init__(self, model: nn.Module, material: Material, recipe: Recipe) -> None:
+        self._model, self._logits = model, as_logits(model, material.classes)
+        self._threat, self._ratio = recipe.threat.in_quarters(), recipe.training.mix
+        self._group = min(recipe.training.group, recipe.training.batch)
+        if self._ratio and not round(self._ratio * self._group):
+            kind = "batch" if self._group == recipe.training.batch else "group"
+            raise InputError(
+                f"training.mix = {self._ratio:g} of a {kind} of {self._group} is less than one example; "
+                "give more of either, or 0"
+            )
+
+    def __call__(self, batch: Batch) -> Batch:
+        images = len(batch.y)
+        group = images if images % self._group else self._group
+        count = round(self._ratio * group)
+        if not count:
+            return batch
+        positions = torch.arange(images, device=batch.y.device).view(-1, group)
+        order = torch.rand(positions.shape, device=positions.device).argsort(1)
+        chosen = positions.gather(1, order[:, :count]).flatten()
+        x = batch.x.clone()
+        with under_attack(self._model):
+            x[chosen] = pgd(self._logits, batch.x[chosen], batch.y[chosen], self._threat, STEPS)
+        return Batch(x, batch.y, batch.index)
+
+
+def mixed_classification(model: nn.Module, material: Material, recipe: Recipe) -> Callable[[Batch], Loss]:
+    """The cross-entropy of mixed batches."""
+    logits, mixer = as_logits(model, material.classes), Mixer(model, material, recipe)
+
+    def loss(batch: Batch) -> Loss:
+        mixed = mixer(batch)
+        said = logits(mixed.x)
+        value = F.cross_entropy(said.float(), mixed.y)
+        return Loss(value, {"classification": value}, said)
+
+    return loss
+
+
+CHUNK = 1000
+
+
+def teacher_logits(
+    teacher: nn.Module, material: Material, fast: bool = False, moving: bool = False
+) -> Callable[[Batch], Tensor]:
+    """What the teacher says of a batch, without a graph; looked up where images are never augmented or `moving`."""
+    device = material.images.pixels.device
+    logits = as_logits(teacher, material.classes)
+    if material.augment == "none" and not moving:
+        return _table(logits, material)
+    if fast:
+        logits = forward_model(teacher, material.images.batch(material.validation[:CHUNK])[0], material.classes)
+
+    @torch.no_grad()
+    def ask(batch: Batch) -> Tensor:
+        with torch.autocast(device.type, enabled=False):  # a fast copy has the precision it was made with
+            return logits(batch.x)
+
+    return ask
+
+
+def _table(logits: LogitModel, material: Material) -> Callable[[Batch], Tensor]:
+    """What the teacher says of each training image, computed when it is first asked for, in float32."""
+    table: list[Tensor] = []
+
+    @torch.no_grad()
+    def look_up(batch: Batch) -> Tensor:
+        if not table:
+            positions = torch.arange(len(material.images), device=material.images.pixels.device)
+            with torch.autocast(positions.device.type, enabled=False):
+                rows = [logits(material.images.batch(part)[0]) for part in torch.split(positions, CHUNK)]
+            table.append(torch.cat(rows))
+        return table[0][batch.index]
+
+    return look_up
+
+
+class MaskedStage(Stage):
+    """Minimises a loss over the weights that the masks keep; who chooses them, and when, is for a subclass to say."""
+
+    name = "finetune"
+
+    def __init__(self, loss: Callable[[Batch], Loss], masks: Masks, epochs: int, learning_rate: float) -> None:
+        self.epochs = epochs
+        self.learning_rate = learning_rate
+        self._loss = loss
+        self._masks = masks
+
+    def loss(self, batch: Batch) -> Loss:
+        return self._loss(batch)
+
+    def after_backward(self) -> None:
+        self._masks.mask_gradients()
+
+    def state_dict(self) -> dict[str, Any]:
+        return self._masks.state_dict()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self._masks.load_state_dict(state)

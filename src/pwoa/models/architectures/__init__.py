@@ -1,0 +1,1 @@
+"""The architectures that are known by name, one file a family."""

@@ -1,0 +1,216 @@
+"""Checkpoints in and out. Nothing in a file is ever executed: safetensors, or torch's tensors-only loader."""
+
+from __future__ import annotations
+
+import pickle
+import re
+from collections.abc import Mapping
+from importlib import resources
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from safetensors.torch import load as load_safetensors
+from torch import Tensor, nn
+
+from pwoa.errors import InputError, first_line
+from pwoa.models.checkpoints.folder import find_folder, holds_model, read_folder
+from pwoa.models.checkpoints.tensors import read_safetensors
+
+CONTAINERS = ("state_dict", "model_state_dict", "rmodel", "model", "net", "last", "best")
+"""The keys under which people keep a state dict; of two in one file, the first is taken."""
+
+WRAPPERS = ("module.", "model.", "_orig_mod.", "basic_model.")
+"""What the wrappers of a network put before the names of its tensors."""
+
+COUNTER = "num_batches_tracked"
+"""The end of a name that old files lack and no forward pass in eval mode uses."""
+
+
+class Opened(NamedTuple):
+    """A file as it was saved, but for its container: the tensors, the container's name, numbers beside it, remarks."""
+
+    tensors: dict[str, Tensor]
+    container: str
+    numbers: dict[str, float]
+    remarks: tuple[str, ...]
+
+
+def open_checkpoint(path: str | Path) -> Opened:
+    """The tensors of a checkpoint file or a model folder, by the names and in the precision they were saved with."""
+    if str(path) == "embedded":
+        file = resources.files("pwoa") / "models" / "embedded" / "lenet-mnist-linf-0.3.safetensors"
+        return Opened(load_safetensors(file.read_bytes()), "", {}, ())
+    if not isinstance(path, (str, Path)):
+        raise InputError(f"a checkpoint is the path of a file or a folder, not a {type(path).__name__}")
+    if holds_model(path):
+        return Opened(read_folder(find_folder(path), str(path)).tensors, "", {}, ())
+    path = Path(path)
+    if not path.is_file():
+        raise InputError(f"checkpoint {path} does not exist" if not path.exists() else f"{path} is not a file")
+    content = read_safetensors(path) if path.suffix == ".safetensors" else _read_torch(path)
+    names: list[str] = []
+    numbers: dict[str, float] = {}
+    remarks: list[str] = []
+    while not _is_state(content):
+        _refuse_cascade(content, path)
+        held = [name for name in CONTAINERS if isinstance(content, Mapping) and _is_container(content.get(name))]
+        if not held:
+            found, mend = _describe(content), "save it with torch.save(model.state_dict(), …)"
+            raise InputError(f"{path} holds no state dict (found {found}); {mend}")
+        name = next((name for name in held if _leads_to_state(content[name])), held[0])
+        names.append(name)
+        numbers |= {key: float(value) for key, value in content.items() if _is_number(value)}
+        remarks += _rivals(content, name)
+        content = content[name]
+    if odd := [key for key, value in content.items() if _is_odd(value)]:
+        raise InputError(f"{path} has sparse, quantised or empty tensors ({some(odd)}); save dense tensors of floats")
+    return Opened(dict(content), ".".join(names), numbers, tuple(remarks))
+
+
+def read_state(path: str | Path) -> dict[str, Tensor]:
+    """All tensors of a checkpoint file by name, in float32, without container and wrapper prefixes."""
+    return float32(stripped(open_checkpoint(path).tensors)[1])
+
+
+def stripped(state: Mapping[str, Tensor]) -> tuple[str, dict[str, Tensor]]:
+    """The wrappers' prefix that all names share, and the tensors by their names without it."""
+    prefix = ""
+    while state and (wrapper := next((w for w in WRAPPERS if all(key.startswith(prefix + w) for key in state)), "")):
+        prefix += wrapper
+    return prefix, {key.removeprefix(prefix): value for key, value in state.items()}
+
+
+def fitted(model: nn.Module, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The tensors under the model's names: its wrappers for the file's, and counters if and only if the model has them.
+
+    A file from before torch counted batches lacks the counters; a forward pass in eval mode does not use them.
+    """
+    own = model.state_dict()
+    prefix = stripped(own)[0]
+    found = {prefix + key: value for key, value in stripped(state)[1].items()}
+    for key in own:
+        if key.endswith(COUNTER) and key.removesuffix(COUNTER) + "running_mean" in found:
+            found.setdefault(key, own[key])
+    return {key: value for key, value in found.items() if key in own or not key.endswith("." + COUNTER)}
+
+
+def misfit(model: nn.Module, state: Mapping[str, Tensor]) -> str:
+    """In what the tensors are not those of the model, in a few words; nothing if every one fits."""
+    own = model.state_dict()
+    state = fitted(model, state)
+    problems = []
+    if missing := [key for key in own if key not in state]:
+        problems.append(f"missing {some(missing)}")
+    if unexpected := [key for key in state if key not in own]:
+        problems.append(f"unexpected {some(unexpected)}")
+    for key in own:
+        if key in state and own[key].shape != state[key].shape:
+            problems.append(f"{key} is {_shape(state[key])}, the model wants {_shape(own[key])}")
+            break
+        if key in state and own[key].is_floating_point() and not state[key].is_floating_point():
+            problems.append(f"{key} is of {state[key].dtype}, the model wants floats")
+            break
+    return "; ".join(problems)
+
+
+def load_state(model: nn.Module, state: Mapping[str, Tensor], source: str, hint: str = "") -> None:
+    """Put every tensor of `state` into the model; anything missing, left over or of other shape is an error.
+
+    `hint`: what else the error shall say.
+    """
+    if problems := misfit(model, state):
+        raise InputError(f"{source} does not fit {type(model).__name__}: {problems}{hint and '; '}{hint}")
+    if bad := [key for key, value in state.items() if not bool(torch.isfinite(value).all())]:
+        raise InputError(f"{source} holds NaN or infinite weights in {some(bad)}")
+    model.load_state_dict(fitted(model, state))
+
+
+def float32(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The tensors with every floating one in float32."""
+    return {key: value.float() if value.is_floating_point() else value for key, value in state.items()}
+
+
+def _read_torch(path: Path) -> Any:
+    try:
+        return torch.load(path, map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError as error:
+        if "Unsupported" in str(error) or "GLOBAL" in str(error) or "weights_only" in str(error).lower():
+            kind = re.search(r"GLOBAL ([\w.]+)", str(error))
+            raise InputError(
+                f"{path} is refused: it is not a plain file of tensors (a pickle with code in it"
+                f"{f', {kind[1]}' if kind else ''}, or no checkpoint at all); convert it where you trust it: "
+                "torch.save(model.state_dict(), …)"
+                + (", with the model as Madry's robustness loads it" if _mentions(path, b"dill._dill") else "")
+            ) from None
+        raise InputError(f"{path} is not a checkpoint: {error}") from None
+    except Exception as error:  # torch raises anything on a damaged file
+        said = f" ({first_line(error)})" if isinstance(error, (RuntimeError, OSError)) else ""
+        raise InputError(f"{path} is not a checkpoint, of torch or safetensors{said}") from None
+
+
+def _mentions(path: Path, word: bytes) -> bool:
+    """Whether the word is in the first megabyte of a file, which of a pickle holds the names of its classes."""
+    with path.open("rb") as file:
+        return word in file.read(1 << 20)
+
+
+def _is_state(content: Any) -> bool:
+    return (
+        isinstance(content, Mapping)
+        and len(content) > 0
+        and all(isinstance(key, str) and isinstance(value, Tensor) for key, value in content.items())
+    )
+
+
+def _is_odd(value: Tensor) -> bool:
+    return value.layout != torch.strided or value.is_quantized or value.is_meta
+
+
+def _is_container(value: Any) -> bool:
+    return isinstance(value, Mapping) or _is_cascade(value)
+
+
+def _leads_to_state(content: Any) -> bool:
+    if _is_state(content) or _is_cascade(content):
+        return True
+    return isinstance(content, Mapping) and any(_leads_to_state(content.get(name)) for name in CONTAINERS)
+
+
+def _is_cascade(content: Any) -> bool:
+    return isinstance(content, (list, tuple)) and len(content) > 0 and all(map(_is_state, content))
+
+
+def _refuse_cascade(content: Any, path: Path) -> None:
+    if _is_cascade(content):
+        raise InputError(
+            f"{path} holds {len(content)} networks one after the other (a cascade, as convex_adversarial saves it), "
+            "not one; save the one you want with torch.save(state_dict[0], …)"
+        )
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def _rivals(content: Mapping[Any, Any], taken: str) -> list[str]:
+    """A remark on each other network in a container, such as averaged weights."""
+    chosen = content[taken]
+    rivals = [key for key, value in content.items() if key != taken and isinstance(value, Mapping) and value]
+    same = [key for key in rivals if isinstance(chosen, Mapping) and content[key].keys() == chosen.keys()]
+    return [f"the file holds {key!r} too; {taken!r} is taken" for key in same]
+
+
+def some(names: list[str]) -> str:
+    """The first three of some names, and how many there are besides."""
+    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+
+
+def _shape(value: Tensor) -> str:
+    return "×".join(map(str, value.shape)) or "a number"
+
+
+def _describe(content: Any) -> str:
+    if isinstance(content, Mapping):
+        return "the keys " + some([str(key) for key in content]) if content else "nothing"
+    return f"a {type(content).__name__}"

@@ -1,0 +1,182 @@
+"""What is in a checkpoint, told before anything is loaded: the architecture by its names and shapes, and the rest."""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from pwoa.models.architectures.registry import ARCHITECTURES, build
+from pwoa.models.border import Normalisation
+from pwoa.models.checkpoints.contents import Checkpoint, unpacked
+from pwoa.models.checkpoints.files import COUNTER, open_checkpoint, some
+from pwoa.models.checkpoints.pruned import ScoresError
+
+_SCALES = (1, 10, 100, 1_000, 10_000)
+_WIDEST = 10
+_SPARSE = 0.05
+_LIKE = 0.5
+
+Shapes = Mapping[str, tuple[int, ...]]
+
+
+class Guess(NamedTuple):
+    """A registered architecture, with its width if it is lite, of which a file holds every tensor and no other."""
+
+    architecture: str
+    classes: int
+    channels: int
+
+
+@dataclass(frozen=True)
+class Inspection:
+    """What a checkpoint file holds.
+
+    container, prefix: what stood around the network, empty if nothing. architecture, classes, channels: None if it is
+    no registered architecture. dropped: tensors that are no part of the network, and why. sparsity: the part of exact
+    zeros among the weights of layers, if it is more than a few percent, else 0.
+    """
+
+    path: str
+    container: str
+    prefix: str
+    architecture: str | None
+    classes: int | None
+    channels: int | None
+    normalisation: Normalisation | None
+    dropped: dict[str, str]
+    tensors: int
+    parameters: int
+    dtype: str
+    sparsity: float
+    warnings: tuple[str, ...]
+
+
+def inspect_checkpoint(path: str | Path, kept: float | None = None) -> Inspection:
+    """Look into a checkpoint of any form that `load_model` takes; `kept` as there, but not to know it is a warning."""
+    opened, doubts = open_checkpoint(path), []
+    try:
+        found = unpacked(opened, str(path), kept)
+    except ScoresError as error:
+        doubts.append(str(error))
+        found = unpacked(opened, str(path), kept=1)
+    guess = guess_architecture(found.state)
+    return Inspection(
+        path=found.source,
+        container=found.container,
+        prefix=found.prefix,
+        architecture=guess.architecture if guess else None,
+        classes=guess.classes if guess else None,
+        channels=guess.channels if guess else None,
+        normalisation=found.normalisation,
+        dropped=found.dropped,
+        tensors=len(found.tensors),
+        parameters=sum(value.numel() for key, value in found.state.items() if not _is_statistic(key)),
+        dtype=found.dtype,
+        sparsity=_sparsity(found.state),
+        warnings=(*found.warnings, *doubts, *_doubts(found, guess)),
+    )
+
+
+def guess_architecture(state: Mapping[str, Tensor]) -> Guess | None:
+    """The registered architecture whose names and shapes are exactly those of the state, counters apart.
+
+    Of several, one that is not lite comes first.
+    """
+    shapes = {key: tuple(value.shape) for key, value in state.items() if not key.endswith(COUNTER)}
+    alike = [name for name in ARCHITECTURES if set(_shapes(name, 10, 3)) == set(shapes)]
+    return next((guess for lite in (False, True) for name in alike if (guess := _guess(name, shapes, lite))), None)
+
+
+def likeness(state: Mapping[str, Tensor]) -> str:
+    """Which registered architecture has most of its names in common with a state, in words; nothing if none is near."""
+    names = {key for key in state if not key.endswith(COUNTER)}
+    shared = {name: _overlap(names, set(_shapes(name, 10, 3))) for name in ARCHITECTURES}
+    nearest = max(shared, key=lambda name: shared[name])
+    if shared[nearest] < _LIKE:
+        return ""
+    wanted = list(_shapes(nearest, 10, 3))
+    missing = [key for key in wanted if key not in names]
+    if missing:
+        return f"nearest is {nearest}, without its {some(missing)}"
+    if extra := sorted(names - set(wanted)):
+        return f"nearest is {nearest}, which has no {some(extra)}"
+    return f"it has the names of {nearest}, but not its shapes"
+
+
+def _guess(name: str, shapes: Shapes, lite: bool) -> Guess | None:
+    """The architecture, as it is or lite, with the classes and channels that give these shapes.
+
+    The first tensor of every registered one is the convolution of the images, the last the biases of the classes.
+    """
+    keys = list(_shapes(name, 10, 3))
+    first, last = shapes[keys[0]], shapes[keys[-1]]
+    if len(first) != 4 or len(last) != 1:
+        return None
+    classes, channels = last[0], first[1]
+    full = f"{name}@{_width(name, classes, channels, shapes)}" if lite else name
+    return Guess(full, classes, channels) if dict(shapes) == _shapes(full, classes, channels) else None
+
+
+def _width(name: str, classes: int, channels: int, shapes: Shapes) -> float:
+    """The width with fewest decimals of a network with as many numbers as the shapes have; else 1."""
+    keys = list(_shapes(name, 10, 3))
+    filters, full = shapes[keys[0]][0], _shapes(name, 10, 3)[keys[0]][0]
+    low, high = (filters - 0.5 if filters > 1 else 0) / full, min((filters + 0.5) / full, _WIDEST)
+    target = _count(shapes)
+
+    def size(width: float) -> int:
+        return _count(_shapes(f"{name}@{width}", classes, channels))
+
+    for scale in _SCALES:
+        widths = [step / scale for step in range(max(1, math.ceil(low * scale)), math.ceil(high * scale))]
+        found = bisect_left(widths, target, key=size)
+        if found < len(widths) and size(widths[found]) == target:
+            return widths[found]
+    return 1.0
+
+
+@cache
+def _shapes(architecture: str, classes: int, channels: int) -> dict[str, tuple[int, ...]]:
+    """The shapes of an architecture's tensors by name, counters apart; on the meta device, so nothing is computed."""
+    with torch.device("meta"):
+        state = build(architecture, classes, channels).state_dict()
+    return {key: tuple(value.shape) for key, value in state.items() if not key.endswith(COUNTER)}
+
+
+def _count(shapes: Shapes) -> int:
+    return sum(math.prod(shape) for shape in shapes.values())
+
+
+def _overlap(a: set[str], b: set[str]) -> float:
+    return len(a & b) / len(a | b)
+
+
+def _is_statistic(key: str) -> bool:
+    return key.endswith((COUNTER, "running_mean", "running_var"))
+
+
+def _sparsity(state: Mapping[str, Tensor]) -> float:
+    weights = [value for value in state.values() if value.dim() > 1]
+    total = sum(value.numel() for value in weights)
+    part = sum(int((value == 0).sum()) for value in weights) / total if total else 0.0
+    return part if part >= _SPARSE else 0.0
+
+
+def _doubts(found: Checkpoint, guess: Guess | None) -> list[str]:
+    """What a person should know before trusting the file."""
+    doubts = []
+    if guess is None:
+        doubts.append("no registered architecture: " + (likeness(found.state) or "give --arch MODULE:FUNCTION"))
+    if found.hidden:
+        doubts.append("the layer before the network left nothing in the file; give its --mean and --std")
+    if bad := [key for key, value in found.state.items() if not bool(torch.isfinite(value).all())]:
+        doubts.append(f"NaN or infinite weights in {bad[0]}")
+    return doubts

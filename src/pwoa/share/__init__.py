@@ -1,0 +1,1 @@
+"""Models for others: cards, and the Hugging Face hub."""

@@ -1,0 +1,268 @@
+"""The run folder: atomic, refuses what is not its own, gives the model back."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import resource
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from pwoa import load_run
+from pwoa.errors import InputError, Terminated
+from pwoa.models.architectures.registry import build
+from pwoa.recipe.sections import Recipe
+from pwoa.runs.folder import Run, describe_model
+from pwoa.storage import replacing
+
+Make = Callable[..., Recipe]
+OURS = {"teacher": "abc", "data": "123"}
+
+
+@pytest.fixture
+def run(tmp_path: Path, quick: Make) -> Run:
+    run = Run(tmp_path / "run")
+    run.begin(quick(), OURS)
+    return run
+
+
+def test_the_same_run_is_let_in_and_another_is_not(run: Run, quick: Make) -> None:
+    run.check(quick(), OURS)
+    with pytest.raises(InputError) as caught:
+        run.check(quick(sparsity__rate=8.0, training__optimizer="adam"), OURS)
+    assert str(caught.value) == (
+        f"{run.path} holds another run "
+        '(sparsity.rate: there 4.0, now 8.0; training.optimizer: there "sgd", now "adam"); '
+        "choose another folder, or give the same again to resume it"
+    )
+    with pytest.raises(InputError, match=r'holds another run \(teacher: there "abc", now "def"\); '):
+        run.check(quick(), OURS | {"teacher": "def"})
+    with pytest.raises(InputError, match=r'holds another run \(data: there "123", now "0123456789ab"\); '):
+        run.check(quick(), OURS | {"data": "0123456789abcdef"})
+
+
+def test_of_many_settings_that_differ_a_handful_is_named(run: Run, quick: Make) -> None:
+    other = Recipe().with_settings({"training.seed": 7, "evaluation.attacks": ["cw"], "sparsity.rate": 8})
+    with pytest.raises(InputError) as caught:
+        run.check(other, OURS)
+    assert str(caught.value).count(": there ") == 5
+    assert f"; and {len(quick().differences(other)) - 5} more); " in str(caught.value)
+
+
+def test_a_run_killed_while_it_began_can_begin_again(tmp_path: Path, quick: Make) -> None:
+    (tmp_path / "teacher.json").write_text("{}")
+    (tmp_path / ".recipe.toml.part").write_text("met")
+    run = Run(tmp_path)
+    run.check(quick(), OURS)
+    run.begin(quick(), OURS)
+    assert sorted(os.listdir(tmp_path)) == ["recipe.toml", "teacher.json"]
+
+
+def test_a_folder_with_other_things_in_it_is_refused(tmp_path: Path, quick: Make) -> None:
+    (tmp_path / "thesis.txt").write_text("precious")
+    with pytest.raises(InputError, match="is not a run folder"):
+        Run(tmp_path).check(quick(), OURS)
+    with pytest.raises(InputError, match="is not a run folder"):
+        Run(tmp_path / "thesis.txt").check(quick(), OURS)
+
+
+def test_a_folder_that_cannot_be_written_is_refused_before_anything_is_made(
+    tmp_path: Path, quick: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "access", lambda path, mode: False)  # root may write anywhere
+    with pytest.raises(InputError, match="cannot write to"):
+        Run(tmp_path / "new" / "run").check(quick(), OURS)
+    assert not (tmp_path / "new").exists()
+
+
+def test_a_file_in_the_way_of_the_folder_is_one_line(tmp_path: Path, quick: Make) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InputError, match=r"cannot write to .*Not a directory"):
+        Run(tmp_path / "file" / "run").begin(quick(), {})
+
+
+def test_a_full_disk_leaves_the_old_file_and_no_other(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    run.write_json("result.json", {"old": 1})
+    before = sorted(os.listdir(run.path))
+
+    def full(descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(InputError, match="No space left on device"):
+        run.write_json("result.json", {"new": 2})
+    assert run.read_json("result.json") == {"old": 1}
+    assert sorted(os.listdir(run.path)) == before
+
+
+def test_an_interrupted_write_leaves_nothing(run: Run) -> None:
+    def interrupted() -> None:
+        with replacing(run.path / "model.json") as file:
+            file.write(b"half")
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
+    assert sorted(os.listdir(run.path)) == ["recipe.toml", "teacher.json"]
+
+
+@pytest.fixture
+def small_disk() -> Iterator[None]:
+    """No file may grow beyond 100,000 bytes: what a full disk does, made by the kernel."""
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, hard))
+    yield
+    resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    signal.signal(signal.SIGXFSZ, handler)
+
+
+@pytest.mark.usefixtures("small_disk")
+def test_a_checkpoint_that_does_not_fit_is_one_line_and_the_old_one_stays(run: Run) -> None:
+    run.save_checkpoint({"lines": 1, "weights": torch.zeros(10)})
+    with pytest.raises(InputError, match=r"cannot write to .*File too large"):
+        run.save_checkpoint({"lines": 2, "weights": torch.zeros(1_000_000)})
+    state = run.load_checkpoint()
+    assert state is not None
+    assert state["lines"] == 1
+    assert os.listdir(run.path / "checkpoint") == ["state.pt"]
+
+
+@pytest.mark.parametrize("stop", [KeyboardInterrupt, Terminated])
+def test_ctrl_c_inside_a_checkpoint_is_ctrl_c(run: Run, stop: type[BaseException]) -> None:
+    class Interrupted:
+        def __init__(self, file: Any) -> None:
+            self.file, self.left = file, 2
+
+        def write(self, content: Any) -> int:
+            self.left -= 1
+            if not self.left:
+                raise stop
+            return int(self.file.write(content))
+
+        def flush(self) -> None:
+            self.file.flush()
+
+    with pytest.raises(stop), replacing(run.path / "state.pt") as file:
+        torch.save({"weights": torch.zeros(100_000)}, Interrupted(file))
+    assert sorted(os.listdir(run.path)) == ["recipe.toml", "teacher.json"]
+
+
+def test_metrics_are_cut_back_to_the_checkpoint(run: Run) -> None:
+    for epoch in range(3):
+        run.log({"epoch": epoch})
+    run.save_checkpoint({"lines": 2})
+    assert run.load_checkpoint() == {"lines": 2}
+    assert [line["epoch"] for line in run.metrics()] == [0, 1]
+
+
+def test_it_is_said_when_nothing_can_be_resumed(run: Run) -> None:
+    assert run.resuming() == "resuming from the start: no epoch had ended"
+    run.save_checkpoint({"lines": 0})
+    assert run.resuming() == "resuming"
+
+
+def test_metrics_without_a_checkpoint_start_anew(run: Run) -> None:
+    run.log({"epoch": 0})
+    assert run.load_checkpoint() is None
+    assert run.metrics() == []
+
+
+def test_a_checkpoint_with_code_in_it_is_not_run(run: Run) -> None:
+    class Bomb:
+        def __reduce__(self) -> Any:
+            return (os.mkdir, (str(run.path / "boom"),))
+
+    (run.path / "checkpoint").mkdir()
+    torch.save({"lines": 0, "bomb": Bomb()}, run.path / "checkpoint" / "state.pt")
+    with pytest.raises(Exception, match=r"(?i)weights.only"):
+        run.load_checkpoint()
+    assert not (run.path / "boom").exists()
+
+
+def test_finishing_drops_the_checkpoint(run: Run) -> None:
+    run.save_checkpoint({"lines": 0})
+    (run.path / "checkpoint" / ".state.pt.part").write_text("left by a kill")
+    run.finish({"rate": 4})
+    assert run.finished
+    assert not (run.path / "checkpoint").exists()
+
+
+def test_a_registered_model_comes_back(run: Run) -> None:
+    model = build("lenet", 10, 1)
+    run.save_model(model, describe_model(model, 10, 1))
+    loaded = load_run(run.path)
+    assert not loaded.training
+    assert all(torch.equal(value, loaded.state_dict()[name]) for name, value in model.state_dict().items())
+
+
+def test_a_users_own_model_comes_back_into_a_fresh_one(run: Run, tiny_teacher: nn.Module) -> None:
+    run.save_model(tiny_teacher, describe_model(tiny_teacher, 3, 1))
+    about = json.loads((run.path / "model.json").read_text())
+    assert about["architecture"].endswith(":TinyNet")
+    with pytest.raises(InputError, match=r"TinyNet, which only your own code can build: give a fresh one as model=…"):
+        load_run(run.path)
+    loaded = load_run(run.path, type(tiny_teacher)())
+    assert all(torch.equal(value, loaded.state_dict()[name]) for name, value in tiny_teacher.state_dict().items())
+
+
+def test_what_is_no_finished_run_is_said(run: Run, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="has not finished yet"):
+        load_run(run.path)
+    with pytest.raises(InputError, match="is not a run folder"):
+        load_run(tmp_path / "nowhere")
+
+
+def test_a_folder_without_a_teacher_is_no_run(run: Run, quick: Make) -> None:
+    (run.path / "teacher.json").unlink()
+    with pytest.raises(InputError, match="exists and is not a run folder"):
+        run.check(quick(), OURS)
+
+
+@pytest.mark.parametrize("content", [b" \n", b"{", b"[1,", b"\xff\xfe", b"{}", b"[]", b"3", b"null"])
+def test_damaged_files_are_named_in_one_line(run: Run, quick: Make, content: bytes) -> None:
+    for name in ("teacher.json", "metrics.jsonl"):
+        (run.path / name).write_bytes(content)
+    with pytest.raises(InputError, match=r"teacher.json is damaged \(.*\); choose another folder for the run"):
+        run.check(quick(), OURS)
+    with pytest.raises(InputError, match=r"metrics.jsonl is damaged \("):
+        run.metrics()
+
+
+@pytest.mark.parametrize("content", [b"", b"PK\x03\x04 and no more", b"nothing of ours"])
+def test_a_damaged_checkpoint_is_named_in_one_line(run: Run, content: bytes) -> None:
+    run.save_checkpoint({"lines": 0})
+    (run.path / "checkpoint" / "state.pt").write_bytes(content)
+    with pytest.raises(InputError, match=r"state.pt is damaged \(.*\); delete it, and the run begins anew") as caught:
+        run.load_checkpoint()
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("content", [{}, [1], torch.zeros(2), {"weight": torch.zeros(2)}])
+def test_a_checkpoint_of_something_else_is_named_in_one_line(run: Run, content: Any) -> None:
+    run.save_checkpoint({"lines": 0})
+    torch.save(content, run.path / "checkpoint" / "state.pt")
+    with pytest.raises(InputError, match=r"state.pt is damaged \(it is no state of a run\); delete it"):
+        run.load_checkpoint()
+
+
+@pytest.mark.parametrize("known", ["pruned", "accuracy"])
+def test_a_result_that_lacks_something_is_named_in_one_line(run: Run, known: str) -> None:
+    run.write_json("result.json", {known: {"natural": 1.0}, "method": "pwoa"})
+    with pytest.raises(InputError, match=r"result.json is damaged: it has no \w+; run it anew elsewhere"):
+        run.result()
+
+
+@pytest.mark.parametrize("lines", [0, 4])
+def test_a_recipe_that_was_cut_off_is_not_filled_with_defaults(run: Run, quick: Make, lines: int) -> None:
+    text = (run.path / "recipe.toml").read_text()
+    (run.path / "recipe.toml").write_text("\n".join(text.splitlines()[:lines]))
+    with pytest.raises(InputError, match=r"recipe.toml is damaged: it has no section"):
+        run.check(quick(), OURS)
