@@ -9,8 +9,7 @@ from typing import Any
 from pwoa.progress import Progress
 from pwoa.recipe import load_recipe
 from pwoa.recipe.sections import Recipe
-from pwoa.runs.folder import Run
-from pwoa.runs.prepare import Result
+from pwoa.runs.folder import Result, Run
 from pwoa.runs.prune import prune
 
 NAIVE = {

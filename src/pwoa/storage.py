@@ -126,8 +126,13 @@ class Folder:
                 )
         elif self.path.exists() and not self._is_blank():
             raise InputError(f"{self.path} exists and holds no {self.kind}; choose another folder")
+        if not self.finished:
+            self.check_writable()
+
+    def check_writable(self) -> None:
+        """Refuse a folder that cannot be written or made."""
         parent = next(p for p in (self.path, *self.path.absolute().parents) if p.exists())
-        if not self.finished and not os.access(parent, os.W_OK):
+        if not os.access(parent, os.W_OK):
             raise InputError(f"cannot write to {parent}; choose another folder with --out (in Python: folder=)")
 
     def _is_blank(self) -> bool:

@@ -22,7 +22,7 @@ app.add_typer(models_app, name="models")
 
 
 def main() -> None:
-    """The console script. SIGTERM ends it as Ctrl-C does, in one line, and exit code 143."""
+    """Run the console script. SIGTERM ends it as Ctrl-C does, in one line, and exit code 143."""
     signal.signal(signal.SIGTERM, _terminate)
     try:
         app()

@@ -1,10 +1,10 @@
-"""What all verbs share: the application, how errors are told, the options that several take, and tables."""
+"""What all verbs share: the application, how errors are printed, the options that several take, and tables."""
 
 from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, ParamSpec, TypeVar
 
@@ -37,25 +37,23 @@ SetOption = Annotated[
 ]
 OutOption = Annotated[Path | None, typer.Option("--out", help="The run folder; the same one again resumes.")]
 DataOption = Annotated[str | None, typer.Option("--data", help="A data set's name or a folder of images.")]
-FolderOption = Annotated[Path | None, typer.Option("--folder", help="Where the data set's official files are.")]
+DataFolderOption = Annotated[
+    Path | None, typer.Option("--data-folder", help="Where the data set's official files are.")
+]
 ArchOption = Annotated[
     str | None,
     typer.Option("--arch", help="The architecture of the checkpoint: a name, auto, or MODULE:FUNCTION of your own."),
 ]
 MeanOption = Annotated[
     str | None,
-    typer.Option("--mean", help="Normalise the images: a number a channel, as 0.49,0.48,0.45, if the file does not."),
+    typer.Option("--mean", help="Normalise the images: a number for each channel, as 0.49,0.48,0.45."),
 ]
 StdOption = Annotated[str | None, typer.Option("--std", help="What goes with --mean.")]
-ATTACKS_HELP = (
-    "standard (natural,fgsm,pgd10,pgd20,cw), or any of these, pgdN, cwN, autoattack or its parts, square-paper (Square "
-    "as in its paper), transfer."
-)
 DeviceOption = Annotated[str, typer.Option("--device", help="auto, cpu, cuda, cuda:1, …")]
 
 
 def friendly(verb: Callable[P, T]) -> Callable[P, T]:
-    """A user's mistake, or a path that the system refuses, is one line and exit code 2; Ctrl-C is exit code 130."""
+    """Print a user's mistake, or a path that the system refuses, as one line; exit code 2, and 130 after Ctrl-C."""
 
     @functools.wraps(verb)
     def wrapped(*args: P.args, **kwargs: P.kwargs) -> T:
@@ -93,14 +91,26 @@ def about(
     """Prune adversarially robust networks without adversarial examples."""
 
 
+def given(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options that were given, by the setting that each is short for; paths as text."""
+    texts = {key: str(value) if isinstance(value, Path) else value for key, value in options.items()}
+    return {key: value for key, value in texts.items() if value is not None}
+
+
 def console() -> Any:
+    """Return a console for tables."""
     from rich.console import Console
 
     return Console(highlight=False)
 
 
-def print_table(rows: dict[str, dict[str, float]], title: str) -> None:
-    from pwoa.report.table import accuracy_table
-
+def print_table(table: Any) -> None:
+    """Print a table after an empty line."""
     print()
-    console().print(accuracy_table(rows, title))
+    console().print(table)
+
+
+def print_warnings(warnings: Mapping[str, str] | list[tuple[str, str]]) -> None:
+    """Print what checks found, as (check, message)."""
+    for check, message in warnings.items() if isinstance(warnings, Mapping) else warnings:
+        console().print(f"warning ({check}): {message}", style="yellow", markup=False, soft_wrap=True)

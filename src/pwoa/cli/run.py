@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import shlex
 import sys
+from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
@@ -12,9 +14,9 @@ import typer
 
 from pwoa.cli.options import (
     ArchOption,
+    DataFolderOption,
     DataOption,
     DeviceOption,
-    FolderOption,
     MeanOption,
     OutOption,
     RecipeOption,
@@ -22,7 +24,9 @@ from pwoa.cli.options import (
     StdOption,
     console,
     friendly,
+    given,
     print_table,
+    print_warnings,
 )
 from pwoa.errors import InputError, counted
 
@@ -38,7 +42,7 @@ def prune(
     ] = None,
     rate: Annotated[float | None, typer.Option(help="Unpruned size over pruned size: 4 keeps a quarter.")] = None,
     data: DataOption = None,
-    folder: FolderOption = None,
+    data_folder: DataFolderOption = None,
     arch: ArchOption = None,
     checkpoint: Annotated[
         Path | None, typer.Option(help="The robust teacher: a file, a folder, hf:owner/name.")
@@ -59,32 +63,30 @@ def prune(
     """
     from pwoa.recipe import load_recipe, recipe_for
 
-    given = {
+    options = {
         "method": method,
         "sparsity.rate": rate,
         "data.name": data,
-        "data.folder": folder and str(folder),
+        "data.folder": data_folder,
         "teacher.architecture": arch,
-        "teacher.checkpoint": checkpoint and str(checkpoint),
+        "teacher.checkpoint": checkpoint,
         "teacher.mean": mean,
         "teacher.std": std,
         "training.seed": seed,
+        "training.device": None if device == "auto" else device,
     }
     start = load_recipe(recipe) if recipe else recipe_for(data or "mnist-mini")
-    plan = start.with_settings(settings or [])
-    plan = plan.with_settings({key: value for key, value in given.items() if value is not None})
-    if device != "auto":
-        plan = plan.with_settings({"training.device": device})
+    plan = start.with_settings(given({"method": method})).with_settings(settings or []).with_settings(given(options))
 
     from pwoa.progress import ConsoleProgress
-    from pwoa.runs import prune as pipeline
+    from pwoa.runs.prune import prune as library
 
-    result = pipeline.prune(recipe=plan, folder=out, force=force, progress=ConsoleProgress())
+    result = library(recipe=plan, folder=out, force=force, progress=ConsoleProgress())
     summary = result.summary
     if not summary:
         _leave_to_the_first()
     rows = {"teacher": summary["teacher"], f"pruned {summary['rate']:.4g}×": summary["pruned"]}
-    _print_result(rows, summary["images"], plan.threat)
+    _print_result(rows, summary, plan.threat)
     _print_sparsity(summary["sparsity"])
     print(f"run folder: {result.folder}")
 
@@ -96,7 +98,7 @@ def pretrain(
     ] = "teacher-mnist",
     method: Annotated[str | None, typer.Option(help="pgd-at, trades, mart, hbar, lbgat or fast-at.")] = None,
     data: DataOption = None,
-    folder: FolderOption = None,
+    data_folder: DataFolderOption = None,
     arch: Annotated[str | None, typer.Option("--arch", help="The architecture to train.")] = None,
     lite: Annotated[
         float | None, typer.Option(help="Train a Lite network: as deep, with this many times fewer parameters.")
@@ -115,42 +117,40 @@ def pretrain(
     """
     from pwoa.recipe import load_recipe
 
-    given = {
+    options = {
         "method": method,
         "data.name": data,
-        "data.folder": folder and str(folder),
+        "data.folder": data_folder,
         "teacher.architecture": arch,
         "pretrain.lite": lite,
         "pretrain.epochs": epochs,
         "training.seed": seed,
         "training.device": None if device == "auto" else device,
     }
-    plan = load_recipe(recipe).with_settings(settings or [])
-    plan = plan.with_settings({key: value for key, value in given.items() if value is not None})
+    plan = load_recipe(recipe).with_settings(settings or []).with_settings(given(options))
 
     from pwoa.progress import ConsoleProgress
-    from pwoa.runs import pretrain as pretraining
+    from pwoa.runs.pretrain import pretrain as library
 
-    result = pretraining.pretrain(recipe=plan, folder=out, progress=ConsoleProgress())
+    result = library(recipe=plan, folder=out, progress=ConsoleProgress())
     summary = result.summary
     if not summary:
         _leave_to_the_first()
-    _print_result({plan.method: summary["accuracy"]}, summary["images"], plan.threat)
+    _print_result({plan.method: summary["accuracy"]}, summary, plan.threat)
     print(f"run folder: {result.folder}")
-    print(f"prune it: {_to_prune(plan, summary['architecture'], result.folder / 'model.safetensors')}")
+    print(f"prune it: {_prune_command(plan, summary['architecture'], result.folder / 'model.safetensors')}")
 
 
-def _to_prune(plan: Any, architecture: str, weights: Path) -> str:
-    """The command that prunes what was trained: on the same data, against the same attacker."""
-    from dataclasses import asdict
-
+def _prune_command(plan: Any, architecture: str, weights: Path) -> str:
+    """Return the command that prunes what was trained: on the same data, against the same attacker."""
     from pwoa.recipe import recipe_for
 
-    given = {"--arch": architecture, "--checkpoint": weights, "--data": plan.data.name, "--folder": plan.data.folder}
-    usual = asdict(recipe_for(plan.data.name).threat)
+    data = plan.data
+    options = {"--arch": architecture, "--checkpoint": weights, "--data": data.name, "--data-folder": data.folder}
+    usual = asdict(recipe_for(data.name).threat)
     other = [f"threat.{key}={value}" for key, value in asdict(plan.threat).items() if value != usual[key]]
-    words = [f"{option} {shlex.quote(str(value))}" for option, value in given.items() if value]
-    return " ".join(["pwoa prune", *words, *(f"--set {shlex.quote(each)}" for each in other)])
+    words = [f"{option} {shlex.quote(str(value))}" for option, value in options.items() if value]
+    return " ".join(["pwoa prune", *words, *(f"--set {shlex.quote(setting)}" for setting in other)])
 
 
 @friendly
@@ -174,7 +174,7 @@ def sweep(
     from pwoa.progress import ConsoleProgress
     from pwoa.report.table import text_table
 
-    found = library.sweep(
+    result = library.sweep(
         grid,
         out,
         settings=settings or (),
@@ -184,12 +184,11 @@ def sweep(
         retries=retries,
         progress=ConsoleProgress(),
     )
-    if found.rows:
-        print()
-        console().print(text_table(found.table, "Accuracy in %, mean ± standard deviation over seeds"))
+    if result.rows:
+        print_table(text_table(result.table, "Accuracy in %, mean ± standard deviation over seeds"))
         print(f"rows: {out / library.ROWS}")
-    if found.failed:
-        print(f"error: {len(found.failed)} of the runs failed; see the .log files in {out}", file=sys.stderr)
+    if result.failed:
+        print(f"error: {len(result.failed)} of the runs failed; see the .log files in {out}", file=sys.stderr)
         raise typer.Exit(1)
 
 
@@ -201,6 +200,7 @@ def demo(
     from pwoa import demo as library
     from pwoa.progress import ConsoleProgress
     from pwoa.report.plots import accuracy_bars
+    from pwoa.report.table import accuracy_table
 
     print(
         "A LeNet trained to resist attacks on MNIST (l∞ radius 0.3) becomes 4× smaller, without adversarial examples."
@@ -212,7 +212,7 @@ def demo(
         "PwoA": result["pwoa"],
     }
     title = f"Accuracy in % on {counted(result['images'], 'test image')}, l∞ 0.3, rate {result['rate']:.4g}"
-    print_table(rows, title)
+    print_table(accuracy_table(rows, title))
     kept = {name: 100 * result[name]["pgd20"] / result["teacher"]["pgd20"] for name in ("naive", "pwoa")}
     ours, naive = kept["pwoa"], kept["naive"]
     print(f"Of the teacher's accuracy under PGD-20, PwoA keeps {ours:.0f} %, naive pruning {naive:.0f} %.")
@@ -231,12 +231,12 @@ def _leave_to_the_first() -> NoReturn:
     os._exit(0)
 
 
-def _print_result(models: dict[str, dict[str, float]], images: int, threat: Any) -> None:
-    from pwoa.report.table import norm_name, result_table
+def _print_result(models: dict[str, dict[str, float]], summary: Mapping[str, Any], threat: Any) -> None:
+    from pwoa.report.table import result_table
 
-    title = f"Accuracy in % on {counted(images, 'test image')}, {norm_name(threat.norm)} {threat.radius:.4g}"
-    print()
-    console().print(result_table(models, images, title))
+    images = summary["images"]
+    print_table(result_table(models, images, f"Accuracy in % on {counted(images, 'test image')}, {threat}"))
+    print_warnings([(warning["check"], warning["message"]) for warning in summary.get("warnings", [])])
 
 
 def _print_sparsity(rows: list[dict[str, Any]]) -> None:

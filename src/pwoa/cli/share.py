@@ -1,4 +1,4 @@
-"""Verbs that take a model or a run elsewhere: push, card."""
+"""Verbs that take a model elsewhere: push, card."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ def push(
 
     Log in once with [bold]hf auth login[/bold]. Example: [bold]pwoa push runs/mine --repo me/lenet-x4[/bold]
     """
-    from pwoa.share import publish as sharing
+    from pwoa.share.publish import push_to_hub
 
-    print(sharing.push_to_hub(run, repo, private=private, revision=revision))
+    print(push_to_hub(run, repo, private=private, revision=revision))
 
 
 @friendly
@@ -35,9 +35,9 @@ def card(
 
     Example: [bold]pwoa card runs/mine --out lenet-x4[/bold]
     """
-    from pwoa.share import publish as sharing
+    from pwoa.share.publish import card_of, save_pretrained
 
     if out is None:
-        print(sharing.card_of(run), end="")
+        print(card_of(run), end="")
     else:
-        print(f"model folder: {sharing.save_pretrained(run, out)}")
+        print(f"model folder: {save_pretrained(run, out)}")

@@ -90,9 +90,9 @@ def models_inspect(
     from rich.markup import escape
     from rich.table import Table
 
-    from pwoa.report.inspection import inspected
+    from pwoa.report.inspection import inspect
 
-    rows, warnings = inspected(file, kept)
+    rows, warnings = inspect(file, kept)
     table = Table(show_header=False)
     table.add_column(no_wrap=True)
     table.add_column(overflow="fold")

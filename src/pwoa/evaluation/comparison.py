@@ -10,7 +10,9 @@ from typing import Any
 from torch import Tensor
 
 from pwoa.errors import InputError, did_you_mean
+from pwoa.evaluation.folder import OF_MODEL
 from pwoa.evaluation.scores import FILE, load_verdicts, paired
+from pwoa.threat import Threat, length_text
 
 
 @dataclass(frozen=True)
@@ -95,10 +97,10 @@ def mcnemar(only_a: int, only_b: int) -> float:
 
 
 def _read(folder: str | Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    file = Path(folder) / FILE
     if not Path(folder).is_dir():
         raise InputError(f"{folder} is not a folder; give the folder of an evaluation")
-    if not file.exists():
+    file = next((file for place in ("", OF_MODEL) if (file := Path(folder) / place / FILE).exists()), None)
+    if file is None:
         raise InputError(f"{folder} holds no verdicts ({FILE}); evaluate the model again to get them")
     return load_verdicts(file)
 
@@ -145,16 +147,17 @@ def _only(right: Tensor, other: Tensor) -> list[int]:
 def _other_threat(a: Any, b: Any) -> list[str]:
     if a == b:
         return []
-    ways = [[_threat(threat, step) for threat in (a, b)] for step in (False, True)]
-    said_a, said_b = ways[0] if ways[0][0] != ways[0][1] else ways[1]
-    return [f"A was attacked at {said_a}, B at {said_b}"]
+    ways = [[_threat_text(threat, step) for threat in (a, b)] for step in (False, True)]
+    text_a, text_b = ways[0] if ways[0][0] != ways[0][1] else ways[1]
+    return [f"A was attacked at {text_a}, B at {text_b}"]
 
 
-def _threat(threat: Any, step: bool) -> str:
-    if not isinstance(threat, Mapping) or not {"norm", "radius", "step"} <= threat.keys():
+def _threat_text(given: Any, step: bool) -> str:
+    try:
+        threat = Threat(**given)
+    except (TypeError, InputError):
         return "an unknown threat"
-    said = f"{threat['norm']} {threat['radius']:.4g}"
-    return f"{said} in steps of {threat['step']:.4g}" if step else said
+    return f"{threat} in steps of {length_text(threat.step, threat.norm)}" if step else str(threat)
 
 
 def _left_out(right_a: Mapping[str, Tensor], right_b: Mapping[str, Tensor]) -> list[str]:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -26,54 +25,46 @@ from pwoa.errors import InputError, first_line
 from pwoa.evaluation.checks import Finding
 from pwoa.evaluation.robustness import Measurement
 from pwoa.evaluation.scores import FILE, Scores, load_verdicts, save_verdicts
-from pwoa.recipe.settings import told
-from pwoa.storage import LOCK, naming, replacing
+from pwoa.storage import RESULT, Folder, replacing
 from pwoa.threat import Threat
 
 ASKED = "evaluation.json"
 PROGRESS = "progress.safetensors"
-RESULT = "result.json"
 SAVE_SECONDS = 15.0
-BEGINNING = {f".{ASKED}.part", LOCK}
-"""What an evaluation that was killed while it began leaves behind."""
+OF_MODEL, OF_TEACHER = Path("evaluation") / "model", Path("evaluation") / "teacher"
+"""Where a run keeps the evaluations of its model and of its teacher."""
 
 
-class Folder:
-    """One evaluation folder. Opening it checks, and writes nothing; `begin` does."""
+class EvaluationFolder(Folder):
+    """The folder of one evaluation. Opening it checks, and writes nothing; `begin` does."""
+
+    kind = "evaluation"
+    marks = (ASKED,)
 
     def __init__(self, path: str | Path, asked: Mapping[str, Any]) -> None:
-        self.path, self.asked = Path(path), json.loads(json.dumps(asked))
+        super().__init__(path)
+        self.asked = json.loads(json.dumps(asked))
         self._saved = time.monotonic()
         known = self._known()
-        if known is not None and known != self.asked:
-            keys = [key for key in {**self.asked, **known} if known.get(key) != self.asked.get(key)]
-            other = {key: (_brief(known.get(key)), _brief(self.asked.get(key))) for key in keys}
-            raise InputError(f"{path} holds another evaluation ({told(other)}); choose another folder")
-        if known is None and self.path.exists() and not self._is_blank():
-            raise InputError(f"{path} exists and holds no evaluation; choose another folder")
-        parent = next(p for p in (self.path, *self.path.absolute().parents) if p.exists())
-        if not self.finished and not os.access(parent, os.W_OK):
-            raise InputError(f"cannot write to {parent}; choose another folder")
-
-    def _known(self) -> Any:
-        file = self.path / ASKED
-        try:
-            known = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else None
-        except ValueError:  # a file of the same name that is not ours
-            known = None
-        return known if isinstance(known, dict) else None
-
-    def _is_blank(self) -> bool:
-        return self.path.is_dir() and {path.name for path in self.path.iterdir()} <= BEGINNING
+        keys = [key for key in {**self.asked, **known} if known.get(key) != self.asked.get(key)] if self.started else []
+        self.check({key: (_brief(known.get(key)), _brief(self.asked.get(key))) for key in keys})
 
     @property
-    def finished(self) -> bool:
-        return (self.path / RESULT).is_file()
+    def started(self) -> bool:
+        return bool(self._known())
+
+    def _known(self) -> dict[str, Any]:
+        file = self.path / ASKED
+        try:
+            known = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+        except ValueError:  # a file of the same name that is not ours
+            known = {}
+        return known if isinstance(known, dict) else {}
 
     def begin(self) -> None:
-        with naming(self.path):
-            self.path.mkdir(parents=True, exist_ok=True)
-        self._write_json(ASKED, self.asked)
+        """Create the folder, and write down what is measured."""
+        self.make()
+        self.write_json(ASKED, self.asked)
 
     def save(self, measurements: Sequence[Measurement]) -> None:
         """Keep how far it has come, if the last time was a while ago."""
@@ -84,7 +75,7 @@ class Folder:
             self._saved = time.monotonic()
 
     def resume(self, device: torch.device) -> list[Measurement]:
-        """The measurements so far, finished or not; none if there is nothing to go on from."""
+        """Return the measurements so far, finished or not; none if there is nothing to go on from."""
         path = self.path / PROGRESS
         if not path.is_file():
             return []
@@ -101,12 +92,12 @@ class Folder:
         """Write verdicts and result, and drop the progress: the evaluation is done."""
         about = {key: self.asked[key] for key in ("model", "data", "images", "threat", "seed")}
         save_verdicts(self.path / FILE, verdicts_of(scores), about)
-        self._write_json(RESULT, result)
+        self.write_json(RESULT, result)
         for name in (PROGRESS, f".{PROGRESS}.part"):  # the second is of a process killed while it saved
             (self.path / name).unlink(missing_ok=True)
 
     def read(self) -> Scores:
-        """The scores of a finished evaluation."""
+        """Return the scores of a finished evaluation."""
         right, _ = load_verdicts(self.path / FILE)
         try:
             result = json.loads((self.path / RESULT).read_text(encoding="utf-8"))
@@ -114,32 +105,22 @@ class Folder:
         except (KeyError, TypeError, ValueError) as error:
             raise InputError(f"{self.path / RESULT} is damaged ({first_line(error)}); choose another folder") from None
 
-    def _write_json(self, name: str, value: Any) -> None:
-        with replacing(self.path / name) as file:
-            file.write((json.dumps(value, indent=2, ensure_ascii=False) + "\n").encode())
-
 
 def _brief(value: Any) -> Any:
-    """A value for a sentence; of a fingerprint the beginning."""
+    """Shorten a value for a sentence; of a fingerprint to its beginning."""
     if isinstance(value, str):
         return value[:12]
     return value if isinstance(value, (int, float)) else json.dumps(value)
 
 
 def verdicts_of(scores: Scores) -> dict[str, Tensor]:
-    """All verdicts by name: `pgd20`; a component of AutoAttack `autoattack:fab-t`; another radius `pgd20@0.1`."""
+    """Return all verdicts by name: `pgd20`; a part of AutoAttack `autoattack:fab-t`; another radius `pgd20@0.1`."""
     named: dict[str, Tensor] = {}
     for point in (scores, *scores.curve):
         end = "" if point.threat.radius == scores.threat.radius else f"@{point.threat.radius:.6g}"
         named |= {attack + end: right for attack, right in point.right.items()}
         named |= {f"autoattack:{part}{end}": right for part, right in point.after.items()}
     return named
-
-
-def at_radius(threat: Threat, radius: float) -> Threat:
-    """The same attacker with another radius; its step is the same share of it, or all of a larger one."""
-    step = threat.step * radius / threat.radius if threat.radius else threat.step
-    return dataclasses.replace(threat, radius=radius, step=min(step, max(radius, threat.step)))
 
 
 def _scores_from(named: Mapping[str, Tensor], result: Mapping[str, Any], threat: Threat) -> Scores:
@@ -152,13 +133,13 @@ def _scores_from(named: Mapping[str, Tensor], result: Mapping[str, Any], threat:
     for radius in dict.fromkeys(row["radius"] for row in result["curve"]):
         rows = [row for row in result["curve"] if row["radius"] == radius]
         own = radius == threat.radius
-        points.append(main if own else _point_from(at[f"{radius:.6g}"], rows, at_radius(threat, radius)))
+        points.append(main if own else _point_from(at[f"{radius:.6g}"], rows, threat.at_radius(radius)))
     findings = tuple(Finding(**warning) for warning in result["warnings"])
     return dataclasses.replace(main, findings=findings, curve=tuple(points))
 
 
 def _point_from(named: Mapping[str, Tensor], rows: Sequence[Mapping[str, Any]], threat: Threat) -> Scores:
-    """The scores at one radius, from the verdicts there and the rows of the result."""
+    """Return the scores at one radius, from the verdicts there and the rows of the result."""
     right = {name: value for name, value in named.items() if ":" not in name}
     after = {name.partition(":")[2]: value for name, value in named.items() if ":" in name}
     seconds = {row["attack"]: row["seconds"] for row in rows if row["seconds"] is not None}

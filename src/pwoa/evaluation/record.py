@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from fractions import Fraction
 from typing import Any
 
 from torch import Tensor, nn
@@ -11,14 +10,12 @@ from torch import Tensor, nn
 from pwoa.errors import InputError
 from pwoa.evaluation.scores import Scores, percent, wilson
 from pwoa.sparsity.constraint import count
-from pwoa.threat import Threat
 
 _THREATS = {"linf": "Linf", "l2": "L2"}
 
 
 def result_of(scores: Scores, model: nn.Module, about: dict[str, Any]) -> dict[str, Any]:
-    """The record of an evaluation. `about` needs `dataset`, `architecture` and `images_of` (all test images)."""
-    accuracy = scores.accuracy
+    """Return the record of an evaluation. `about` needs `dataset`, `architecture` and `images_of` (all test images)."""
     return {
         "link": "",
         "name": about.get("name", ""),
@@ -29,10 +26,10 @@ def result_of(scores: Scores, model: nn.Module, about: dict[str, Any]) -> dict[s
         "venue": "",
         "architecture": about["architecture"],
         "threat_model": _THREATS[scores.threat.norm],
-        "eps": written(scores.threat),
-        "clean_acc": _text(accuracy.get("natural")),
+        "eps": scores.threat.radius_text,
+        "clean_acc": _text(scores.get("natural")),
         "reported": "",
-        "autoattack_acc": _text(accuracy.get("autoattack")),
+        "autoattack_acc": _text(scores.get("autoattack")),
         "footnote": _footnote(scores.images, about["images_of"]),
         "unreliable": bool(scores.findings),
         "images": scores.images,
@@ -47,22 +44,6 @@ def result_of(scores: Scores, model: nn.Module, about: dict[str, Any]) -> dict[s
         "size": _size(model),
         **{key: value for key, value in about.items() if key not in ("name", "dataset", "architecture")},
     }
-
-
-def written(threat: Threat) -> str:
-    """The radius as papers write it: 8/255, or else a decimal."""
-    decimal, level = f"{threat.radius:.4g}", round(threat.radius * 255)
-    if threat.norm == "linf" and float(decimal) != threat.radius and level and abs(threat.radius * 255 - level) < 1e-6:
-        return f"{level}/255"
-    return decimal
-
-
-def radii(text: str) -> list[float]:
-    """Radii from text as `0, 2/255, 0.1`, in rising order."""
-    try:
-        return sorted({float(Fraction(part.strip())) for part in text.split(",")})
-    except (ValueError, ArithmeticError):
-        raise InputError(f"{text!r} is no list of radii; give it as 0,2/255,8/255 or 0.1,0.2") from None
 
 
 def _all(scores: Scores) -> list[tuple[str, Tensor]]:
@@ -87,7 +68,7 @@ def _row(attack: str, right: Tensor, seconds: float | None) -> dict[str, Any]:
 
 
 def _size(model: nn.Module) -> dict[str, Any]:
-    """Parameters, their bytes, and how much of the prunable weights is left."""
+    """Count parameters, their bytes, and how much of the prunable weights is left."""
     parameters = list(model.parameters())
     size: dict[str, Any] = {
         "parameters": sum(p.numel() for p in parameters),

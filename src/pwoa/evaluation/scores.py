@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import NormalDist
@@ -27,7 +27,7 @@ Z = NormalDist().inv_cdf(0.975)
 
 
 def wilson(right: int, n: int) -> tuple[float, float]:
-    """The 95 % score interval of Wilson (1927), in percent, of an accuracy of `right` out of `n` images.
+    """Return the 95 % score interval of Wilson (1927), in percent, of an accuracy of `right` out of `n` images.
 
     With p = right/n it is (p + z²/2n ± z √(p(1−p)/n + z²/4n²)) / (1 + z²/n); also of use at 0 and 100 %.
     """
@@ -41,7 +41,7 @@ def wilson(right: int, n: int) -> tuple[float, float]:
 
 
 def paired(only_a: int, only_b: int, n: int) -> tuple[float, float]:
-    """The 95 % interval, in points, of accuracy B − accuracy A, both on the same `n` images.
+    """Return the 95 % interval, in points, of accuracy B − accuracy A, both on the same `n` images.
 
     only_a, only_b: how many images only A, and only B, gets right. It is the adjusted Wald interval of Bonett &
     Price (2012): one image is added to either count and two to n, then, with p = only/n, the interval is
@@ -60,15 +60,17 @@ def _check(counted: int, n: int) -> None:
         raise InputError(f"no interval for {counted} of {n} images; give a count from 0 to n, and n of 1 or more")
 
 
-@dataclass(frozen=True, repr=False)
-class Scores:
-    """Which images a model gets right, naturally and under each attack, against one attacker.
+@dataclass(frozen=True, repr=False, eq=False)
+class Scores(Mapping[str, float]):
+    """The accuracy in percent by attack, as a mapping: `dict(scores)`, `scores["pgd20"]`; and which images
+    a model gets right, naturally and under each attack, against one attacker.
 
     right: by attack, for each image whether the model gets both the natural and the attacked one right.
     after: by component of AutoAttack, in its order, which images were still right when it had run.
     seconds: how long each attack took; PGD-20 goes on from PGD-10, so its seconds are those of its last ten steps.
     findings: signs that these numbers may be too high.
     curve: the scores at other radii.
+    folder: where they are kept, if they are.
     """
 
     threat: Threat
@@ -77,19 +79,20 @@ class Scores:
     after: dict[str, Tensor] = field(default_factory=dict)
     findings: tuple[Finding, ...] = ()
     curve: tuple[Scores, ...] = ()
+    folder: Path | None = None
 
     def __getitem__(self, attack: str) -> float:
-        """Accuracy in percent."""
         return percent(self.right[attack])
 
-    def __repr__(self) -> str:
-        found = ", ".join(f"{attack} {accuracy:.2f} %" for attack, accuracy in self.accuracy.items())
-        return f"<Scores of {counted(self.images, 'image')}: {found}>"
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.right)
 
-    @property
-    def accuracy(self) -> dict[str, float]:
-        """In percent, by attack."""
-        return {attack: percent(right) for attack, right in self.right.items()}
+    def __len__(self) -> int:
+        return len(self.right)
+
+    def __repr__(self) -> str:
+        accuracies = ", ".join(f"{attack} {accuracy:.2f} %" for attack, accuracy in self.items())
+        return f"<Scores of {counted(self.images, 'image')}: {accuracies}>"
 
     @property
     def images(self) -> int:
@@ -101,7 +104,7 @@ class Scores:
         return torch.stack(list(self.right.values())).all(0)
 
     def interval(self, attack: str) -> tuple[float, float]:
-        """The 95 % confidence interval of the accuracy, in percent."""
+        """Return the 95 % confidence interval of the accuracy, in percent."""
         return wilson(int(self.right[attack].sum()), self.images)
 
 
@@ -128,7 +131,7 @@ def save_verdicts(path: str | Path, right: Mapping[str, Tensor], about: Mapping[
 
 
 def load_verdicts(path: str | Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """What `save_verdicts` was given; a file that is damaged or something else is an InputError."""
+    """Return what `save_verdicts` was given; a file that is damaged or something else is an InputError."""
     if not Path(path).is_file():
         raise InputError(f"{path} does not exist" if not Path(path).exists() else f"{path} is not a file")
     try:

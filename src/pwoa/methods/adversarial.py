@@ -15,19 +15,25 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from pwoa.attacks.gradient import AttackLoss, cross_entropy, pgd
+from pwoa.methods.method import Method
 from pwoa.models.border import as_logits, evaluating, under_attack
 from pwoa.recipe.sections import Recipe
 from pwoa.threat import Threat
 from pwoa.training.stage import Batch, Loss, Material, Stage
 
 
-class RobustTraining(Stage):
-    """One stage of robust training. Epochs are judged by the error under PGD-10 on the validation split."""
+class RobustTraining(Stage, Method):
+    """One stage of robust training. Epochs are selected by the error under PGD-10 on the validation split.
 
+    A new method is a subclass with a name and a `loss`, and a line in `pwoa.methods.METHODS`.
+    """
+
+    prunes = False
+    common = ("method", "data.", "teacher.", "threat.", "sparsity.rate", "pretrain.", "training.", "evaluation.")
+    ignores = ("teacher.checkpoint", "training.mix")
     section, criterion = "pretrain", "robust_error"
 
     def __init__(self, model: nn.Module, material: Material, recipe: Recipe) -> None:
-        self.name = recipe.method
         self.epochs = recipe.pretrain.epochs
         self.learning_rate = recipe.pretrain.learning_rate
         self.warmup = recipe.pretrain.warmup
@@ -48,22 +54,27 @@ class RobustTraining(Stage):
     def constants(self) -> object:
         return self._now
 
+    @classmethod
+    def stage_epochs(cls, recipe: Recipe) -> tuple[int, ...]:
+        return (recipe.pretrain.epochs,)
+
     def loss(self, batch: Batch) -> Loss:
-        if self._model.training:
-            return self.robust_loss(batch, self._now)
+        return self.robust_loss(batch, self._now)
+
+    def validation_loss(self, batch: Batch) -> Loss:
         with under_attack(self._model):
-            found = pgd(self._logits, batch.x, batch.y, self.threat.in_quarters(), 10)
-        logits = self._logits(found)
+            adversarial = pgd(self._logits, batch.x, batch.y, self.threat.in_quarters(), 10)
+        logits = self._logits(adversarial)
         error = 100 * (logits.argmax(1) != batch.y).float().mean()
         loss = F.cross_entropy(logits.float(), batch.y)
         return Loss(loss, {"adversarial": loss, "robust_error": error}, logits)
 
     @abstractmethod
     def robust_loss(self, batch: Batch, threat: Threat) -> Loss:
-        """What is minimised on a training batch, against this attacker."""
+        """Return what is minimised on a training batch, against this attacker."""
 
     def attacked(self, batch: Batch, threat: Threat, loss: AttackLoss = cross_entropy) -> Tensor:
-        """PGD examples of the model in eval mode, from a random point of the ball.
+        """Return PGD examples of the model in eval mode, from a random point of the ball.
 
         TRADES and MART are published with a start 0.001·N(0, 1) away, of which bfloat16 leaves next to nothing.
         """
@@ -71,7 +82,7 @@ class RobustTraining(Stage):
             return pgd(self._logits, batch.x, batch.y, threat, self._recipe.steps, loss=loss)
 
     def both(self, x: Tensor, adversarial: Tensor) -> tuple[Tensor, Tensor]:
-        """The logits of natural images and of their adversarial ones, in one pass.
+        """Return the logits of natural images and of their adversarial ones, in one pass.
 
         So batch normalisation has the same statistics for both, as in evaluation. With statistics of their own, what
         an attack does to the mean of a layer is taken out again in training mode.
@@ -81,20 +92,22 @@ class RobustTraining(Stage):
         return logits[0::2], logits[1::2]
 
     def furthest(self, batch: Batch, threat: Threat) -> Tensor:
-        """Examples on which the model in eval mode says something else than on the natural images, found by PGD."""
+        """Return PGD examples on which the model in eval mode differs most from the natural images."""
         with torch.no_grad(), evaluating(self._model):
-            there = self._logits(batch.x)
-        return self.attacked(batch, threat, lambda logits, _: divergence(there, logits).sum())
+            natural = self._logits(batch.x)
+        return self.attacked(batch, threat, lambda logits, _: divergence(natural, logits).sum())
 
 
 def divergence(p: Tensor, q: Tensor) -> Tensor:
-    """KL(p ‖ q) of logits, image by image."""
-    there, here = F.log_softmax(p.float(), 1), F.log_softmax(q.float(), 1)
-    return F.kl_div(here, there, reduction="none", log_target=True).sum(1)
+    """Return KL(p ‖ q) of logits, image by image."""
+    log_p, log_q = F.log_softmax(p.float(), 1), F.log_softmax(q.float(), 1)
+    return F.kl_div(log_q, log_p, reduction="none", log_target=True).sum(1)
 
 
 class PgdAt(RobustTraining):
     """Cross-entropy on PGD examples."""
+
+    name = "pgd-at"
 
     def robust_loss(self, batch: Batch, threat: Threat) -> Loss:
         logits = self._logits(self.attacked(batch, threat))
@@ -105,11 +118,13 @@ class PgdAt(RobustTraining):
 class Trades(RobustTraining):
     """CE(f(x), y) + β KL(f(x) ‖ f(x_adv)), with x_adv found by PGD on that divergence."""
 
+    name = "trades"
+
     def robust_loss(self, batch: Batch, threat: Threat) -> Loss:
         logits, adversarial = self.both(batch.x, self.furthest(batch, threat))
         natural = F.cross_entropy(logits.float(), batch.y)
-        apart = divergence(logits, adversarial).mean()
-        return Loss(natural + self._recipe.beta * apart, {"natural": natural, "divergence": apart}, logits)
+        kl = divergence(logits, adversarial).mean()
+        return Loss(natural + self._recipe.beta * kl, {"natural": natural, "divergence": kl}, logits)
 
 
 _TINY = 1e-4
@@ -118,15 +133,17 @@ _TINY = 1e-4
 class Mart(RobustTraining):
     """Boosted cross-entropy on x_adv, and β KL(f(x) ‖ f(x_adv)) weighed by how unsure f is of the natural image."""
 
+    name = "mart"
+
     def robust_loss(self, batch: Batch, threat: Threat) -> Loss:
         natural, logits = self.both(batch.x, self.attacked(batch, threat))
         boosted = boosted_cross_entropy(logits.float(), batch.y)
         unsure = 1 - F.softmax(natural.float(), 1).gather(1, batch.y[:, None]).squeeze(1)
-        apart = (divergence(natural, logits) * unsure).mean()
-        return Loss(boosted + self._recipe.beta * apart, {"boosted": boosted, "divergence": apart}, natural)
+        kl = (divergence(natural, logits) * unsure).mean()
+        return Loss(boosted + self._recipe.beta * kl, {"boosted": boosted, "divergence": kl}, natural)
 
 
 def boosted_cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
-    """−log p_y − log(1 − the largest other p): cross-entropy with a margin (the paper's equation 6)."""
+    """Return −log p_y − log(1 − the largest other p): cross-entropy with a margin (the paper's equation 6)."""
     others = F.softmax(logits, 1).scatter(1, labels[:, None], 0.0).amax(1)
     return F.cross_entropy(logits, labels) - torch.log(1 + _TINY - others).mean()

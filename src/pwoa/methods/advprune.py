@@ -8,16 +8,20 @@ pruning. Magnitude pruning with fine-tuning is the plain baseline (Han et al. 20
 from __future__ import annotations
 
 import dataclasses
+from typing import ClassVar
 
 from torch import nn
 
 from pwoa.methods.pwoa import Pwoa
-from pwoa.recipe.sections import Recipe
-from pwoa.training.stage import Material
+from pwoa.recipe import Recipe
+from pwoa.training import Material
 
 
 class AdvPrune(Pwoa):
     """The two stages of PwoA with cross-entropy as the only term."""
+
+    name = "advprune"
+    uses: ClassVar[tuple[str, ...]] = ("search.", "finetune.")
 
     def __init__(self, student: nn.Module, teacher: nn.Module, material: Material, recipe: Recipe) -> None:
         alone = dataclasses.replace(
@@ -29,6 +33,13 @@ class AdvPrune(Pwoa):
 class Magnitude(AdvPrune):
     """The weights that are smallest in the teacher go at once; the others are trained with cross-entropy."""
 
+    name = "magnitude"
+    uses = ("finetune.",)
+
     def __init__(self, student: nn.Module, teacher: nn.Module, material: Material, recipe: Recipe) -> None:
         super().__init__(student, teacher, material, recipe)
         self.stages = self.stages[-1:]
+
+    @classmethod
+    def stage_epochs(cls, recipe: Recipe) -> tuple[int, ...]:
+        return (recipe.finetune.epochs,)

@@ -17,39 +17,56 @@ their own with fixed masks, so that averaged weights have the budget too. λ and
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
+from dataclasses import dataclass
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.nn import functional as F
 
 from pwoa.methods.adversarial import divergence
+from pwoa.methods.method import PruningMethod
 from pwoa.methods.pruning import MaskedStage, Mixer, teacher_logits
 from pwoa.models.border import Normalised, as_logits
 from pwoa.models.checkpoints.contents import normalises
 from pwoa.models.checkpoints.files import open_checkpoint
 from pwoa.models.checkpoints.fitting import fill
-from pwoa.recipe.sections import Recipe
-from pwoa.sparsity.allocation import allocate
-from pwoa.sparsity.constraint import prunable
-from pwoa.sparsity.masks import Masks
-from pwoa.sparsity.patterns import project
+from pwoa.recipe import Recipe
+from pwoa.recipe.sections import number
+from pwoa.sparsity import Constraint, Masks
 from pwoa.training.stage import Batch, Loss, Material, Stage
 
 
-class Apd:
+@dataclass(frozen=True)
+class ApdSettings:
+    """APD's loss: λ (`weight`) of distillation, 1 − λ of classification, and the temperature τ.
+
+    `teacher` is a checkpoint of the same network to distil from; empty, it is the run's own teacher.
+    """
+
+    weight: float = number(0.9, low=0, high=1)
+    temperature: float = number(5.0, low=1e-3)
+    teacher: str = ""
+
+
+class Apd(PruningMethod):
     """Proximal steps, then steps within the masks they ended with."""
 
+    name, settings = "apd", ApdSettings
+    uses = ("search.epochs", "search.learning_rate", "finetune.")
+
     def __init__(self, student: nn.Module, teacher: nn.Module, material: Material, recipe: Recipe) -> None:
-        self.example_free = not recipe.training.mix
-        weights, pattern = prunable(student), recipe.sparsity.pattern
-        kept = allocate(weights, recipe.sparsity)
-        loss = distilled(student, _teacher(teacher, recipe.apd.teacher), material, recipe)
-        masks = Masks(weights, kept, pattern)
-        self.stages: list[Stage] = [
-            Proximal(loss, weights, kept, recipe),
-            Settled(loss, masks, recipe.finetune.epochs, recipe.finetune.learning_rate),
-        ]
+        super().__init__(student, teacher, material, recipe)
+        constraint = Constraint.of(student, recipe.sparsity)
+        other = recipe.own_settings(ApdSettings).teacher
+        loss = distilled(student, _teacher(teacher, other), material, recipe)
+        settled = Settled(loss, Masks(constraint), recipe.finetune.epochs, recipe.finetune.learning_rate)
+        self.stages = [Proximal(loss, constraint, recipe), settled]
+
+    @classmethod
+    def files(cls, recipe: Recipe) -> dict[str, str]:
+        teacher = recipe.own_settings(ApdSettings).teacher
+        return {"apd.teacher": teacher} if teacher else {}
 
 
 class Proximal(Stage):
@@ -57,31 +74,25 @@ class Proximal(Stage):
 
     name = "search"
 
-    def __init__(
-        self,
-        loss: Callable[[Batch], Loss],
-        weights: Mapping[str, nn.Parameter],
-        kept: Mapping[str, int],
-        recipe: Recipe,
-    ) -> None:
+    def __init__(self, loss: Callable[[Batch], Loss], constraint: Constraint, recipe: Recipe) -> None:
         self.epochs, self.learning_rate = recipe.search.epochs, recipe.search.learning_rate
-        self._loss, self._weights, self._kept = loss, dict(weights), dict(kept)
-        self._pattern, self._now = recipe.sparsity.pattern, dict(kept)
+        self._loss, self._final, self._now = loss, constraint, constraint
 
     def before_epoch(self, epoch: int) -> None:
-        left = (1 - (epoch + 1) / self.epochs) ** 3
-        self._now = {name: k + round(left * (self._weights[name].numel() - k)) for name, k in self._kept.items()}
+        left, weights = (1 - (epoch + 1) / self.epochs) ** 3, self._final.weights
+        kept = {name: k + round(left * (weights[name].numel() - k)) for name, k in self._final.kept.items()}
+        self._now = self._final.with_kept(kept)
 
     def constants(self) -> object:
-        return self._now
+        return self._now.kept
 
     def loss(self, batch: Batch) -> Loss:
         return self._loss(batch)
 
     @torch.no_grad()
     def after_step(self) -> None:
-        for name, weight in self._weights.items():
-            weight.copy_(project(weight, self._now[name], self._pattern))
+        for name, weight in self._now.weights.items():
+            weight.copy_(self._now.project(name, weight))
 
 
 class Settled(MaskedStage):
@@ -92,23 +103,23 @@ class Settled(MaskedStage):
 
 
 def distilled(student: nn.Module, teacher: nn.Module, material: Material, recipe: Recipe) -> Callable[[Batch], Loss]:
-    """(1 − λ) CE + λ τ² KL of mixed batches."""
-    share, temperature = recipe.apd.weight, recipe.apd.temperature
-    logits, mixer = as_logits(student, material.classes), Mixer(student, material, recipe)
-    said = teacher_logits(teacher, material, fast=recipe.training.mode == "fast")
+    """Return the loss (1 − λ) CE + λ τ² KL of mixed batches."""
+    settings = recipe.own_settings(ApdSettings)
+    share, temperature = settings.weight, settings.temperature
+    student_logits, mixer = as_logits(student, material.classes), Mixer(student, material, recipe)
+    teacher_says = teacher_logits(teacher, material, fast=recipe.training.mode == "fast")
 
     def loss(batch: Batch) -> Loss:
-        found: Tensor = logits(mixer(batch).x)
-        right = F.cross_entropy(found.float(), batch.y)
-        apart = temperature**2 * divergence(said(batch) / temperature, found / temperature).mean()
-        parts = {"classification": right, "distillation": apart}
-        return Loss((1 - share) * right + share * apart, parts, found)
+        logits = student_logits(mixer(batch).x)
+        ce = F.cross_entropy(logits.float(), batch.y)
+        kl = temperature**2 * divergence(teacher_says(batch) / temperature, logits / temperature).mean()
+        return Loss((1 - share) * ce + share * kl, {"classification": ce, "distillation": kl}, logits)
 
     return loss
 
 
 def _teacher(teacher: nn.Module, checkpoint: str) -> nn.Module:
-    """The run's teacher, or the same network with the weights of a checkpoint.
+    """Return the run's teacher, or the same network with the weights of a checkpoint.
 
     It stands behind the normalisation in the checkpoint; without one, behind that of the run's teacher.
     """

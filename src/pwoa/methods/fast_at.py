@@ -30,6 +30,8 @@ JUMP = 10.0
 class FastAt(RobustTraining):
     """Cross-entropy on images moved by noise and one step; after a collapse, by two half steps."""
 
+    name = "fast-at"
+
     def __init__(self, model: nn.Module, material: Material, recipe: Recipe) -> None:
         super().__init__(model, material, recipe)
         self._steps, self._lowest = 1, 100.0

@@ -18,53 +18,75 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from pwoa.methods.hydra import Scoring, Tuning
+from pwoa.methods.hydra import Hydra, Scoring, Tuning
+from pwoa.methods.method import PruningMethod
 from pwoa.methods.pruning import mixed_classification
-from pwoa.recipe.sections import Recipe
-from pwoa.sparsity.allocation import budget, shared_out
-from pwoa.sparsity.constraint import prunable, sizes
-from pwoa.sparsity.masks import Masks
-from pwoa.training.stage import Batch, Loss, Material, Stage
+from pwoa.recipe import Recipe
+from pwoa.recipe.sections import number
+from pwoa.sparsity import Constraint, Masks, budget, prunable, shared_out, sizes
+from pwoa.training.stage import Batch, Loss, Material
 
 PUBLISHED_EPOCHS = 20
 MET = 5e-5
 """A penalty below this counts as none."""
 
 
-class Harp:
+@dataclass(frozen=True)
+class HarpSettings:
+    """HARP's penalty on weights kept beyond the budget: `gamma` is what its weight grows by each of 20 epochs.
+
+    No layer may keep less than `minimum` times the budget's fraction while the layers' rates are learned.
+    """
+
+    gamma: float = number(0.01, low=0)
+    minimum: float = number(0.1, low=0, high=1)
+
+
+class Harp(Hydra):
     """Scores and layers' shares, then weights."""
 
+    name, settings = "harp", HarpSettings
+    uses = ("search.epochs", "search.learning_rate", "finetune.")
+    ignores = ("sparsity.allocation",)
+
     def __init__(self, student: nn.Module, teacher: nn.Module, material: Material, recipe: Recipe) -> None:
-        self.example_free = not recipe.training.mix
+        PruningMethod.__init__(self, student, teacher, material, recipe)
         weights = prunable(student)
         kept = shared_out(sizes(weights), sizes(weights), budget(weights, recipe.sparsity.rate))
+        constraint = Constraint(weights, kept, recipe.sparsity.pattern)
         loss = mixed_classification(student, material, recipe)
-        scoring = ShareScoring(student, loss, kept, recipe)
-        masks = Masks(weights, kept, recipe.sparsity.pattern)
-        self.stages: list[Stage] = [scoring, Tuning(loss, scoring, masks, recipe)]
+        scoring = ShareScoring(student, loss, constraint, recipe)
+        self.stages = [scoring, Tuning(loss, scoring, Masks(constraint), recipe)]
+
+    @classmethod
+    def hints(cls, recipe: Recipe) -> list[str]:
+        allocation = f"{cls.name} learns how many weights each layer keeps; sparsity.allocation is not used"
+        return super().hints(recipe) + ([allocation] if recipe.sparsity.allocation != "uniform" else [])
 
 
 class ShareScoring(Scoring):
-    """Learns scores, and the share of its weights that each layer keeps. `kept` gives the budget by its total."""
+    """Learns scores, and the share of its weights that each layer keeps. The budget is the constraint's total."""
 
     def __init__(
-        self, student: nn.Module, loss: Callable[[Batch], Loss], kept: Mapping[str, int], recipe: Recipe
+        self, student: nn.Module, loss: Callable[[Batch], Loss], constraint: Constraint, recipe: Recipe
     ) -> None:
-        super().__init__(student, loss, kept, recipe)
+        super().__init__(student, loss, constraint, recipe)
+        settings = recipe.own_settings(HarpSettings)
         dense = list(self._dense.values())
         total = sum(weight.numel() for weight in dense)
-        self._budget = sum(kept.values())
-        self._least = recipe.harp.minimum * self._budget / total
+        self._budget = sum(constraint.kept.values())
+        self._least = settings.minimum * self._budget / total
         start = (math.sqrt(self._budget / total) - self._least) / (1 - self._least) if self._least < 1 else 1.0
         first = torch.full((len(dense),), min(start, 0.99), device=dense[0].device)
         self.rates = nn.Parameter(torch.logit(first))
         self._sizes = torch.tensor([weight.numel() for weight in dense], dtype=first.dtype, device=first.device)
-        self._growth = recipe.harp.gamma * PUBLISHED_EPOCHS / self.epochs
+        self._growth = settings.gamma * PUBLISHED_EPOCHS / self.epochs
         self.gamma, self._met = torch.zeros_like(first[0]), False
 
     def parameters(self) -> Iterable[nn.Parameter]:
@@ -81,11 +103,11 @@ class ShareScoring(Scoring):
 
     @torch.no_grad()
     def wanted(self) -> Tensor:
-        """How many weights each layer is to keep, a_l n_l."""
+        """Return how many weights each layer is to keep, a_l n_l."""
         return self._sizes * (self._least + (1 - self._least) * torch.sigmoid(self.rates))
 
     def penalty(self) -> Tensor:
-        """max(kept / budget − 1, 0)."""
+        """Return max(kept / budget − 1, 0)."""
         return (self.wanted().sum() / self._budget - 1).clamp_min(0)
 
     def pass_on(self, gradients: Mapping[str, Tensor]) -> None:
@@ -101,7 +123,7 @@ class ShareScoring(Scoring):
 
     def final_masks(self) -> dict[str, Tensor]:
         wanted = dict(zip(self._scores, self.wanted().tolist(), strict=True))
-        self._kept = shared_out(wanted, sizes(self._dense), self._budget)
+        self._constraint = self._constraint.with_kept(shared_out(wanted, sizes(self._dense), self._budget))
         return super().masks()
 
     def after_epoch(self, epoch: int, validation: Mapping[str, float]) -> Mapping[str, Any]:
@@ -122,7 +144,7 @@ class ShareScoring(Scoring):
 
 @torch.no_grad()
 def largest(scores: Tensor, count: Tensor) -> Tensor:
-    """The mask of the `count` scores largest in absolute value, for a count that only the device knows."""
+    """Return the mask of the `count` scores largest in absolute value, for a count that only the device knows."""
     order = scores.abs().flatten().argsort(descending=True)
     chosen = torch.arange(len(order), device=order.device) < count
     return torch.empty_like(chosen).scatter_(0, order, chosen).view_as(scores)

@@ -20,6 +20,9 @@ from pwoa.training.stage import Batch, Loss, Material
 class Hbar(RobustTraining):
     """CE(f(x_adv), y) + λx Σ HSIC(X, Z_l) − λy Σ HSIC(Y, Z_l), with X and Z_l of the adversarial examples."""
 
+    name = "hbar"
+    uses = ("objective.",)
+
     def __init__(self, model: nn.Module, material: Material, recipe: Recipe) -> None:
         super().__init__(model, material, recipe)
         self._objective, self._group = recipe.objective, recipe.training.group
@@ -39,7 +42,7 @@ class Hbar(RobustTraining):
         logits = self._logits(adversarial)
         loss = F.cross_entropy(logits.float(), batch.y)
         layers, objective = [self._hidden.pop(point) for point in self._points], self._objective
-        found = bottleneck(adversarial, batch.y, layers, objective.hsic == "normalised", self._group)
-        x, y = found.x.sum(), found.y.sum()
+        dependence = bottleneck(adversarial, batch.y, layers, objective.hsic == "normalised", self._group)
+        x, y = dependence.x.sum(), dependence.y.sum()
         total = loss + objective.hsic_x * x - objective.hsic_y * y
         return Loss(total, {"adversarial": loss, "hsic_x": x, "hsic_y": y}, logits)

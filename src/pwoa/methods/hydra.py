@@ -12,32 +12,45 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from pwoa.methods.adversarial import Trades
+from pwoa.methods.method import PruningMethod
 from pwoa.methods.pruning import MaskedStage, mixed_classification
-from pwoa.recipe.sections import Recipe
-from pwoa.sparsity.allocation import allocate
-from pwoa.sparsity.constraint import prunable
-from pwoa.sparsity.masks import Masks
-from pwoa.sparsity.patterns import PATTERNS
+from pwoa.recipe import Recipe, load_recipe, presets
+from pwoa.sparsity import Constraint, Masks
 from pwoa.training.stage import Batch, Loss, Material, Stage
 
 
-class Hydra:
+class Hydra(PruningMethod):
     """Scores, then weights."""
 
+    name = "hydra"
+    uses: ClassVar[tuple[str, ...]] = (
+        *("search.epochs", "search.learning_rate", "finetune."),
+        *("pretrain.beta", "pretrain.step"),  # of TRADES, which has `step` and `steps`
+    )
+
     def __init__(self, student: nn.Module, teacher: nn.Module, material: Material, recipe: Recipe) -> None:
-        self.example_free = not recipe.training.mix
-        weights = prunable(student)
-        kept = allocate(weights, recipe.sparsity)
+        super().__init__(student, teacher, material, recipe)
+        constraint = Constraint.of(student, recipe.sparsity)
         loss = mixed_loss(student, material, recipe)
-        scoring = Scoring(student, loss, kept, recipe)
-        masks = Masks(weights, kept, recipe.sparsity.pattern)
-        self.stages: list[Stage] = [scoring, Tuning(loss, scoring, masks, recipe)]
+        scoring = Scoring(student, loss, constraint, recipe)
+        self.stages = [scoring, Tuning(loss, scoring, Masks(constraint), recipe)]
+
+    @classmethod
+    def hints(cls, recipe: Recipe) -> list[str]:
+        """Scores instead of weights are trained, with learning rates for SGD."""
+        name, preset = cls.name, f"{recipe.data.name}-{cls.name}"
+        if recipe.training.optimizer == "adam":
+            return [f"the scores of {name} are meant for SGD; the presets mnist-{name} and cifar10-{name} have it"]
+        meant = load_recipe(preset).search.learning_rate if preset in presets() else recipe.search.learning_rate
+        if (rate := recipe.search.learning_rate) != meant:
+            return [f"the learning rate of {name}'s scores is {rate:g}; the preset {preset} has {meant:g}"]
+        return []
 
 
 class Scoring(Stage):
@@ -46,12 +59,11 @@ class Scoring(Stage):
     name, section = "scores", "search"
 
     def __init__(
-        self, student: nn.Module, loss: Callable[[Batch], Loss], kept: Mapping[str, int], recipe: Recipe
+        self, student: nn.Module, loss: Callable[[Batch], Loss], constraint: Constraint, recipe: Recipe
     ) -> None:
         self.epochs, self.learning_rate = recipe.search.epochs, recipe.search.learning_rate
         self._loss = loss
-        self._kept, self._pattern = dict(kept), recipe.sparsity.pattern
-        self._weights = prunable(student)
+        self._constraint, self._weights = constraint, dict(constraint.weights)
         self._dense = {name: weight.detach().clone() for name, weight in self._weights.items()}
         self._scores = {name: nn.Parameter(first_scores(weight)) for name, weight in self._dense.items()}
         norms = [module for module in student.modules() if isinstance(module, (nn.BatchNorm1d, nn.BatchNorm2d))]
@@ -91,11 +103,11 @@ class Scoring(Stage):
             weight.copy_(self._dense[name] * masks[name])
 
     def masks(self) -> dict[str, Tensor]:
-        """Which weights the scores keep."""
-        return {name: PATTERNS[self._pattern](score, self._kept[name]) for name, score in self._scores.items()}
+        """Return which weights the scores keep."""
+        return {name: self._constraint.mask(name, score) for name, score in self._scores.items()}
 
     def final_masks(self) -> dict[str, Tensor]:
-        """What the weights are trained with when the scores are learned: of exactly the budget."""
+        """Return the masks that the weights are trained with when the scores are learned: of exactly the budget."""
         return self.masks()
 
     def _mask_gradient(self, name: str, gradient: Tensor | None) -> Tensor:
@@ -128,12 +140,12 @@ class Tuning(MaskedStage):
 
 
 def first_scores(weight: Tensor) -> Tensor:
-    """√(6 / fan-in) · w / max |w|: at first the largest weights stay."""
+    """Return √(6 / fan-in) · w / max |w|: at first the largest weights stay."""
     return math.sqrt(6 / weight[0].numel()) * weight / weight.abs().max()
 
 
 def mixed_loss(student: nn.Module, material: Material, recipe: Recipe) -> Callable[[Batch], Loss]:
-    """TRADES where every example is adversarial, else the cross-entropy of a mixed batch."""
+    """Return the loss of TRADES where every example is adversarial, else the cross-entropy of a mixed batch."""
     if recipe.training.mix == 1:
         trades = Trades(student, material, recipe)
         return lambda batch: trades.robust_loss(batch, trades.threat)

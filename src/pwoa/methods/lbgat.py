@@ -21,6 +21,8 @@ class Lbgat(RobustTraining):
     With β = 0, x_adv is found by PGD on cross-entropy, else on the divergence, as in TRADES.
     """
 
+    name = "lbgat"
+
     def __init__(self, model: nn.Module, material: Material, recipe: Recipe) -> None:
         super().__init__(model, material, recipe)
         pixels = material.images.pixels
@@ -31,12 +33,12 @@ class Lbgat(RobustTraining):
     def robust_loss(self, batch: Batch, threat: Threat) -> Loss:
         beta = self._recipe.beta
         adversarial = self.furthest(batch, threat) if beta else self.attacked(batch, threat)
-        said = self.both(batch.x, adversarial) if beta else None
-        guide, logits = self._guide(batch.x), said[1] if said else self._logits(adversarial)
-        apart = F.mse_loss(logits.float(), guide.float())
+        pair = self.both(batch.x, adversarial) if beta else None
+        guide, logits = self._guide(batch.x), pair[1] if pair else self._logits(adversarial)
+        boundary = F.mse_loss(logits.float(), guide.float())
         natural = F.cross_entropy(guide.float(), batch.y)
-        parts, total = {"boundary": apart, "guide": natural}, apart + natural
-        if said:
-            parts["divergence"] = divergence(*said).mean()
+        parts, total = {"boundary": boundary, "guide": natural}, boundary + natural
+        if pair:
+            parts["divergence"] = divergence(*pair).mean()
             total = total + beta * parts["divergence"]
         return Loss(total, parts, logits)

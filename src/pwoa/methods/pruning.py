@@ -55,14 +55,14 @@ class Mixer:
 
 
 def mixed_classification(model: nn.Module, material: Material, recipe: Recipe) -> Callable[[Batch], Loss]:
-    """The cross-entropy of mixed batches."""
+    """Return the loss that is the cross-entropy of mixed batches."""
     logits, mixer = as_logits(model, material.classes), Mixer(model, material, recipe)
 
     def loss(batch: Batch) -> Loss:
         mixed = mixer(batch)
-        said = logits(mixed.x)
-        value = F.cross_entropy(said.float(), mixed.y)
-        return Loss(value, {"classification": value}, said)
+        answer = logits(mixed.x)
+        ce = F.cross_entropy(answer.float(), mixed.y)
+        return Loss(ce, {"classification": ce}, answer)
 
     return loss
 
@@ -73,7 +73,10 @@ CHUNK = 1000
 def teacher_logits(
     teacher: nn.Module, material: Material, fast: bool = False, moving: bool = False
 ) -> Callable[[Batch], Tensor]:
-    """What the teacher says of a batch, without a graph; looked up where images are never augmented or `moving`."""
+    """Return what asks the teacher about a batch, without a graph.
+
+    Where images are never augmented or `moving`, its logits are looked up.
+    """
     device = material.images.pixels.device
     logits = as_logits(teacher, material.classes)
     if material.augment == "none" and not moving:

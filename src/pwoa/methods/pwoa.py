@@ -10,22 +10,20 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from pwoa.errors import InputError
+from pwoa.methods.method import PruningMethod
 from pwoa.methods.pruning import MaskedStage, Mixer, teacher_logits
 from pwoa.models.border import as_logits
 from pwoa.models.hidden import hidden_points, recording
 from pwoa.objectives.hsic import GROUP, bottleneck
 from pwoa.objectives.terms import classification, distillation
 from pwoa.recipe.sections import ObjectiveRecipe, Recipe, SearchRecipe
-from pwoa.sparsity.admm import Admm
-from pwoa.sparsity.allocation import allocate
-from pwoa.sparsity.constraint import prunable
-from pwoa.sparsity.masks import Masks
+from pwoa.sparsity import Admm, Constraint, Masks
 from pwoa.training.stage import Batch, Loss, Material, Stage
 
 
@@ -96,8 +94,8 @@ class Objective:
             total = total + weights.distillation * parts["distillation"]
         if self._points:
             layers = [self._hidden.pop(point) for point in self._points]
-            found = bottleneck(batch.x, batch.y, layers, self._recipe.hsic == "normalised", self._group)
-            parts["hsic_x"], parts["hsic_y"] = found.x.sum(), found.y.sum()
+            dependence = bottleneck(batch.x, batch.y, layers, self._recipe.hsic == "normalised", self._group)
+            parts["hsic_x"], parts["hsic_y"] = dependence.x.sum(), dependence.y.sum()
             total = total + weights.hsic_x * parts["hsic_x"] - weights.hsic_y * parts["hsic_y"]
         if weights.classification:
             parts["classification"] = classification(logits.float(), batch.y)
@@ -105,7 +103,7 @@ class Objective:
         return Loss(total, parts, logits)
 
     def balance(self, parts: Mapping[str, float]) -> None:
-        """The paper's rule (Appendix B): L_ADMM = 10 λ L_D and λ L_D = 10 |L_H|, with λx : λy as given."""
+        """Set λ by the paper's rule (Appendix B): L_ADMM = 10 λ L_D and λ L_D = 10 |L_H|, with λx : λy as given."""
         old = self.weights
         scaled = parts["admm"] / 10  # λ L_D
         if not scaled or not parts["distillation"]:
@@ -117,31 +115,25 @@ class Objective:
         )
 
 
-class Pwoa:
-    """The stages that prune `student`, a copy of `teacher`."""
+class Pwoa(PruningMethod):
+    """ADMM on the objective, then masked fine-tuning."""
+
+    name = "pwoa"
+    uses: ClassVar[tuple[str, ...]] = ("objective.", "search.", "finetune.")
 
     def __init__(self, student: nn.Module, teacher: nn.Module, material: Material, recipe: Recipe) -> None:
-        self.example_free = not recipe.training.mix
-        weights = prunable(student)
-        kept = allocate(weights, recipe.sparsity)
-        pattern = recipe.sparsity.pattern
+        super().__init__(student, teacher, material, recipe)
+        constraint = Constraint.of(student, recipe.sparsity)
         search = recipe.search
-        said = None
+        teacher_says = None
         if recipe.objective.distillation:
             fast = recipe.training.mode == "fast"
-            said = teacher_logits(teacher, material, fast=fast, moving=not self.example_free)
+            teacher_says = teacher_logits(teacher, material, fast=fast, moving=not self.example_free)
         mixer = Mixer(student, material, recipe)
-        objective = Objective(student, said, material, recipe.objective, recipe.training.group, mixer)
-        admm = Admm(weights, kept, pattern, search.rho, search.rho_growth, search.rho_limit)
-        self.stages: list[Stage] = [
-            Search(objective, admm, search),
-            Finetune(
-                objective,
-                Masks(weights, kept, pattern),
-                recipe.finetune.epochs,
-                recipe.finetune.learning_rate,
-            ),
-        ]
+        objective = Objective(student, teacher_says, material, recipe.objective, recipe.training.group, mixer)
+        admm = Admm(constraint, search.rho, search.rho_growth, search.rho_limit)
+        finetune = Finetune(objective, Masks(constraint), recipe.finetune.epochs, recipe.finetune.learning_rate)
+        self.stages = [Search(objective, admm, search), finetune]
 
 
 class Search(Stage):

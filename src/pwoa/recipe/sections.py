@@ -15,11 +15,13 @@ from pwoa.threat import Threat
 T = TypeVar("T")
 
 
-def _number(default: float, *, low: float = -math.inf, high: float = math.inf) -> Any:
+def number(default: float, *, low: float = -math.inf, high: float = math.inf) -> Any:
+    """Declare a setting that is a number within limits."""
     return field(default=default, metadata={"low": low, "high": high})
 
 
-def _choice(default: str, *options: str) -> Any:
+def choice(default: str, *options: str) -> Any:
+    """Declare a setting that is one of a few words."""
     return field(default=default, metadata={"options": options})
 
 
@@ -32,8 +34,8 @@ class DataRecipe:
 
     name: str = "mnist-mini"
     folder: str = ""
-    augment: str = _choice("none", "none", "crop-flip")
-    validation: int = _number(0, low=0)
+    augment: str = choice("none", "none", "crop-flip")
+    validation: int = number(0, low=0)
 
 
 @dataclass(frozen=True)
@@ -46,7 +48,7 @@ class TeacherRecipe:
 
     architecture: str = "lenet"
     checkpoint: str = "embedded"
-    minimum: float = _number(20.0, low=0, high=100)
+    minimum: float = number(20.0, low=0, high=100)
     mean: str = ""
     std: str = ""
 
@@ -63,9 +65,9 @@ class SparsityRecipe:
     proportion to their dimensions (`erk`), or by the magnitudes of the teacher's weights (`lamp`).
     """
 
-    rate: float = _number(4.0, low=1)
+    rate: float = number(4.0, low=1)
     pattern: str = "unstructured"
-    allocation: str = _choice("uniform", "uniform", "erk", "lamp")
+    allocation: str = choice("uniform", "uniform", "erk", "lamp")
 
 
 @dataclass(frozen=True)
@@ -77,13 +79,13 @@ class ObjectiveRecipe:
     and λy after the first epoch by the paper's rule (Appendix B), keeping the ratio of λx to λy.
     """
 
-    distillation: float = _number(1.0, low=0)
-    temperature: float = _number(30.0, low=1e-3)
-    hsic: str = _choice("normalised", "normalised", "plain")
-    hsic_x: float = _number(2e-5, low=0)
-    hsic_y: float = _number(1e-4, low=0)
-    classification: float = _number(0.0, low=0)
-    balance: str = _choice("given", "given", "auto")
+    distillation: float = number(1.0, low=0)
+    temperature: float = number(30.0, low=1e-3)
+    hsic: str = choice("normalised", "normalised", "plain")
+    hsic_x: float = number(2e-5, low=0)
+    hsic_y: float = number(1e-4, low=0)
+    classification: float = number(0.0, low=0)
+    balance: str = choice("given", "given", "auto")
     points: tuple[str, ...] = ()
 
 
@@ -91,20 +93,20 @@ class ObjectiveRecipe:
 class SearchRecipe:
     """The ADMM stage: ρ starts at `rho` and grows by `rho_growth` at each update, up to `rho_limit`."""
 
-    epochs: int = _number(50, low=1)
-    learning_rate: float = _number(0.01, low=0)
-    rho: float = _number(0.01, low=0)
-    rho_growth: float = _number(1.35, low=1)
-    rho_limit: float = _number(1.0, low=0)
-    interval: int = _number(3, low=1)
+    epochs: int = number(50, low=1)
+    learning_rate: float = number(0.01, low=0)
+    rho: float = number(0.01, low=0)
+    rho_growth: float = number(1.35, low=1)
+    rho_limit: float = number(1.0, low=0)
+    interval: int = number(3, low=1)
 
 
 @dataclass(frozen=True)
 class FinetuneRecipe:
     """The masked stage."""
 
-    epochs: int = _number(100, low=1)
-    learning_rate: float = _number(0.005, low=0)
+    epochs: int = number(100, low=1)
+    learning_rate: float = number(0.005, low=0)
 
 
 @dataclass(frozen=True)
@@ -116,14 +118,14 @@ class PretrainRecipe:
     depth, and filters for that many times fewer parameters.
     """
 
-    epochs: int = _number(36, low=1)
-    learning_rate: float = _number(0.1, low=0)
-    steps: int = _number(10, low=1)
-    step: float = _number(0.0, low=0)
-    beta: float = _number(6.0, low=0)
-    warmup: int = _number(0, low=0)
-    growing: int = _number(0, low=0)
-    lite: float = _number(1.0, low=1)
+    epochs: int = number(36, low=1)
+    learning_rate: float = number(0.1, low=0)
+    steps: int = number(10, low=1)
+    step: float = number(0.0, low=0)
+    beta: float = number(6.0, low=0)
+    warmup: int = number(0, low=0)
+    growing: int = number(0, low=0)
+    lite: float = number(1.0, low=1)
 
     def __post_init__(self) -> None:
         if self.warmup and self.warmup >= self.epochs:
@@ -141,17 +143,17 @@ class TrainingRecipe:
     replayed as CUDA graphs; `auto` is `fast` on a GPU that can, else `exact`.
     """
 
-    optimizer: str = _choice("sgd", "sgd", "adam")
-    batch: int = _number(128, low=2)
-    group: int = _number(128, low=2)
-    mix: float = _number(0.0, low=0, high=1)
-    momentum: float = _number(0.9, low=0, high=0.9999)
-    weight_decay: float = _number(1e-4, low=0)
-    average: float = _number(0.0, low=0, high=0.999999)
-    seed: int = _number(0, low=0)
+    optimizer: str = choice("sgd", "sgd", "adam")
+    batch: int = number(128, low=2)
+    group: int = number(128, low=2)
+    mix: float = number(0.0, low=0, high=1)
+    momentum: float = number(0.9, low=0, high=0.9999)
+    weight_decay: float = number(1e-4, low=0)
+    average: float = number(0.0, low=0, high=0.999999)
+    seed: int = number(0, low=0)
     device: str = "auto"
-    mode: str = _choice("auto", "auto", "exact", "fast")
-    checkpoint_seconds: float = _number(15.0, low=0)
+    mode: str = choice("auto", "auto", "exact", "fast")
+    checkpoint_seconds: float = number(15.0, low=0)
 
 
 @dataclass(frozen=True)
@@ -165,10 +167,10 @@ class Evaluation:
     """
 
     attacks: tuple[str, ...] = ("natural", "fgsm", "pgd10", "pgd20", "cw")
-    images: int = _number(0, low=0)
-    batch: int = _number(500, low=1)
-    seed: int = _number(-1, low=-1)
-    precision: str = _choice("auto", "auto", "float32")
+    images: int = number(0, low=0)
+    batch: int = number(500, low=1)
+    seed: int = number(-1, low=-1)
+    precision: str = choice("auto", "auto", "float32")
     radii: tuple[float, ...] = ()
     checks: bool = True
 

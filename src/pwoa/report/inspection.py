@@ -6,13 +6,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from pwoa.attacks.registry import attack_label
 from pwoa.errors import counted
-from pwoa.evaluation.record import written
 from pwoa.models.border import Normalisation
 from pwoa.models.checkpoints.folder import CARD, Held, find_folder, holds_model, read_folder
 from pwoa.models.checkpoints.inspection import Inspection, inspect_checkpoint
 from pwoa.recipe import recorded_recipe
-from pwoa.report.table import attack_name
 from pwoa.runs.folder import Run
 from pwoa.share.card import recorded
 from pwoa.threat import Threat
@@ -21,8 +20,8 @@ Rows = list[tuple[str, str]]
 """A name and a value each, in the order in which one asks."""
 
 
-def inspected(name: str | Path, kept: float | None = None) -> tuple[Rows, tuple[str, ...]]:
-    """What is in the file or folder of that name, and what should be known before trusting it."""
+def inspect(name: str | Path, kept: float | None = None) -> tuple[Rows, tuple[str, ...]]:
+    """Return what is in the file or folder of that name, and what should be known before trusting it."""
     run = Run(name)
     if not run.started and not holds_model(name):
         found = inspect_checkpoint(name, kept)
@@ -97,7 +96,7 @@ def _model_rows(held: Held) -> Rows:
     ]
     if about.get("threat"):
         threat = Threat(**about["threat"])
-        rows.append(("threat", f"{threat.norm} {written(threat)}"))
+        rows.append(("threat", str(threat)))
     if about.get("sparsity"):
         total = about["sparsity"][-1]
         rows.append(("pruned", f"{total['kept']:,} of {total['total']:,} prunable weights are not zero"))
@@ -113,4 +112,4 @@ def _normalisation(numbers: Mapping[str, Any] | None) -> str:
 
 
 def _accuracies(scores: Mapping[str, float]) -> str:
-    return ", ".join(f"{attack_name(attack)} {value:.2f}" for attack, value in scores.items())
+    return ", ".join(f"{attack_label(attack)} {value:.2f}" for attack, value in scores.items())

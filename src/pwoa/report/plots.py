@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from pwoa.attacks.registry import attack_label
 from pwoa.errors import InputError
-from pwoa.report.table import attack_name, norm_name
+from pwoa.threat import norm_label
 
 _COLOURS = ("#4c72b0", "#c44e52", "#55a868", "#8172b3", "#dd8452", "#64b5cd", "#937860", "#8c8c8c")
-_SHADES = ("#4c72b0", "#8fa8d0", "#e8b48f", "#dd8452")
-_CLEAR = {"facecolor": "white", "edgecolor": "none", "pad": 0.5}
 _MARKS = "os^Dv<>"
 _LETTERS = 80  # side by side below the axes
 
 
 def accuracy_bars(rows: Mapping[str, Mapping[str, float]], title: str, path: str | Path) -> None:
-    """A group of bars an attack, one bar a model, with the values on top."""
+    """Draw a group of bars for each attack, a bar for each model, with the values on top."""
     figure, (axes,) = _figure(title)
     attacks = list(next(iter(rows.values())))
     width = 0.8 / len(rows)
@@ -29,49 +26,9 @@ def accuracy_bars(rows: Mapping[str, Mapping[str, float]], title: str, path: str
         colour = _COLOURS[number % len(_COLOURS)]
         bars = axes.bar(places, [scores[a] for a in attacks], width * 0.94, label=name, color=colour)
         axes.bar_label(bars, fmt="%.1f", fontsize=7, padding=1)
-    axes.set_xticks(range(len(attacks)), [attack_name(attack) for attack in attacks])
+    axes.set_xticks(range(len(attacks)), [attack_label(attack) for attack in attacks])
     axes.set_ylim(0, 108)
     figure.legend(loc="outside lower center", ncols=len(rows), frameon=False)
-    figure.savefig(path, dpi=144)
-
-
-@dataclass
-class Panel:
-    """Accuracies of methods pruned from one teacher: by method and mix ratio the mean and deviation, in percent."""
-
-    title: str
-    teacher: float | None
-    methods: dict[str, dict[float, tuple[float, float]]] = field(default_factory=dict)
-
-
-def mix_bars(panels: Sequence[Panel], attack: str, path: str | Path) -> None:
-    """A group of bars a method, one bar a mix ratio that it has, with the values on top; the teacher is a line."""
-    if not panels:
-        raise InputError("there is nothing to draw: no two methods were measured alike")
-    figure, every = _figure("", len(panels), f"accuracy under {attack_name(attack)}, %")
-    mixes = sorted({mix for panel in panels for own in panel.methods.values() for mix in own})
-    colours = dict(zip(mixes, itertools.cycle(_SHADES)))
-    legend: dict[str, Any] = {}
-    for axes, panel in zip(every, panels, strict=True):
-        width = 0.84 / max(map(len, panel.methods.values()))
-        for number, own in enumerate(panel.methods.values()):
-            for place, mix in enumerate(sorted(own)):
-                mean, deviation = own[mix]
-                x = number + (place - (len(own) - 1) / 2) * width
-                bar = axes.bar(x, mean, width * 0.94, yerr=deviation, color=colours[mix], ecolor="#444444")
-                axes.bar_label(bar, fmt="%.0f", fontsize=7, padding=2, bbox=_CLEAR)
-                legend[f"mix ratio {mix:g}"] = bar[0]
-        if panel.teacher is not None:
-            legend["dense teacher"] = axes.axhline(
-                panel.teacher, color="#444444", linestyle="--", linewidth=0.8, zorder=0
-            )
-        names = [name.replace(" (", "\n(") for name in panel.methods]
-        axes.set_xticks(range(len(names)), names, fontsize=8)
-        axes.set_title(panel.title, fontsize=9, loc="left")
-        axes.margins(y=0.1)
-        axes.set_ylim(bottom=0)
-    shown = sorted(legend)
-    figure.legend([legend[name] for name in shown], shown, loc="outside lower center", ncols=len(shown), frameon=False)
     figure.savefig(path, dpi=144)
 
 
@@ -84,7 +41,7 @@ def security_curve(
     intervals: Mapping[str, Sequence[tuple[float, float]]] | None = None,
     title: str = "",
 ) -> None:
-    """Accuracy in percent over the radius of the threat, one line an attack, in the order of `radii` or any other.
+    """Draw accuracy in percent over the radius of the threat, a line for each attack, in any order of `radii`.
 
     intervals: by the name of a curve the low and high end of each of its points, in percent; drawn as a shade.
     """
@@ -95,12 +52,14 @@ def security_curve(
     x = [radii[place] for place in order]
     for number, (name, accuracy) in enumerate(curves.items()):
         look = {"color": _COLOURS[number % len(_COLOURS)], "marker": _MARKS[number % len(_MARKS)]}
-        axes.plot(x, [accuracy[place] for place in order], label=attack_name(name), markersize=5, clip_on=False, **look)
+        axes.plot(
+            x, [accuracy[place] for place in order], label=attack_label(name), markersize=5, clip_on=False, **look
+        )
         if name in intervals:
             low, high = zip(*(intervals[name][place] for place in order), strict=True)
             axes.fill_between(x, low, high, color=look["color"], alpha=0.15, linewidth=0)
     axes.set_xticks(*_labels(x, norm))
-    axes.set_xlabel(f"{norm_name(norm)} radius")
+    axes.set_xlabel(f"{norm_label(norm)} radius")
     axes.set_ylim(0, 100)
     axes.grid(axis="y", color="#e5e5e5", linewidth=0.8)
     axes.set_axisbelow(True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -10,31 +9,13 @@ from typing import TYPE_CHECKING
 from rich.markup import escape
 from rich.table import Table
 
+from pwoa.attacks.registry import attack_label
 from pwoa.errors import counted
 from pwoa.evaluation.scores import wilson
 
 if TYPE_CHECKING:
     from pwoa.evaluation.comparison import Comparison
     from pwoa.evaluation.scores import Scores
-
-_NAMES = {
-    "natural": "natural",
-    "square": "Square",
-    "square-paper": "Square (paper)",
-    "autoattack": "AutoAttack",
-    "transfer": "transfer",
-    "worst": "worst case",
-}
-
-
-def attack_name(attack: str) -> str:
-    """An attack as the papers write it: pgd20 → PGD-20.
-
-    A component, autoattack:fab-t, is FAB-T of AutoAttack; a point of a security curve, pgd20@0.1, is PGD-20 at 0.1.
-    """
-    name, _, radius = attack.partition("@")
-    names = [_NAMES.get(part) or re.sub(r"([A-Z])(\d)", r"\1-\2", part.upper()) for part in name.split(":")]
-    return " of ".join(reversed(names)) + (f" at {radius}" if radius else "")
 
 
 @dataclass(frozen=True)
@@ -53,7 +34,7 @@ class Row:
 
 
 def score_rows(scores: Scores) -> list[Row]:
-    """An evaluation as rows: the attacks, AutoAttack's components below it, and the worst case of all."""
+    """Return an evaluation as rows: the attacks, AutoAttack's components below it, and the worst case of all."""
     rows: list[Row] = []
     for name, right in scores.right.items():
         rows.append(Row(name, int(right.sum()), scores.images, scores.seconds.get(name)))
@@ -66,48 +47,43 @@ def score_rows(scores: Scores) -> list[Row]:
     return rows
 
 
-def norm_name(norm: str) -> str:
-    """A norm as people write it."""
-    return {"linf": "l∞"}.get(norm, norm)
-
-
 def accuracy_table(rows: Mapping[str, Mapping[str, float]], title: str = "") -> Table:
-    """One row a model, one column an attack."""
-    table = _table(title, [attack_name(attack) for attack in next(iter(rows.values()))])
+    """Return a table with a row for each model and a column for each attack."""
+    table = _table(title, [attack_label(attack) for attack in next(iter(rows.values()))])
     for name, scores in rows.items():
         table.add_row(name, *(f"{value:.2f}" for value in scores.values()))
     return table
 
 
 def result_table(models: Mapping[str, Mapping[str, float]], images: int, title: str = "") -> Table:
-    """One row an attack: of each model the accuracy (percent, of so many images) and its 95 % interval (Wilson's)."""
+    """Return a table with a row for each attack: each model's accuracy (percent) and its 95 % interval (Wilson's)."""
     table = _table(title, [column for name in models for column in (name, "95 % interval")], first="attack")
     for attack in dict.fromkeys(attack for scores in models.values() for attack in scores):
         cells = [
             _accuracy(round(scores[attack] * images / 100), images) if attack in scores else ("", "")
             for scores in models.values()
         ]
-        table.add_row(attack_name(attack), *(cell for pair in cells for cell in pair))
+        table.add_row(attack_label(attack), *(cell for pair in cells for cell in pair))
     return table
 
 
 def text_table(rows: Mapping[str, Mapping[str, str]], title: str = "") -> Table:
-    """One row a name, one column an attack, with cells as they are; columns without any are left out."""
+    """Return a table with a row for each name and a column for each attack; columns without any cell are left out."""
     columns = [name for name in next(iter(rows.values())) if any(row[name] for row in rows.values())]
-    table = _table(title, [attack_name(column) for column in columns])
+    table = _table(title, [attack_label(column) for column in columns])
     for name, cells in rows.items():
         table.add_row(escape(name), *(cells[column] for column in columns))
     return table
 
 
 def evaluation_table(rows: Sequence[Row], title: str = "") -> Table:
-    """One row an attack: accuracy, its 95 % interval (Wilson's), and the time it took."""
+    """Return a table with a row for each attack: accuracy, its 95 % interval (Wilson's), and the time it took."""
     table = _table(title, ("accuracy %", "95 % interval", "seconds"), first="attack")
     for row in rows:
         if row.strong:
             table.add_section()
         table.add_row(
-            "  " * row.indent + attack_name(row.name),
+            "  " * row.indent + attack_label(row.name),
             *_accuracy(row.right, row.n),
             "" if row.seconds is None else f"{row.seconds:,.1f}",
             style="bold" if row.strong else None,
@@ -117,13 +93,13 @@ def evaluation_table(rows: Sequence[Row], title: str = "") -> Table:
 
 
 def comparison_table(comparison: Comparison) -> Table:
-    """One row an attack: accuracy of A and B, the difference with its 95 % interval, and McNemar's p; notes below."""
+    """Return a table with a row for each attack: A, B, the difference with its 95 % interval, and McNemar's p."""
     title = f"A: {comparison.a}\nB: {comparison.b}\nAccuracy in % on the same {counted(comparison.images, 'image')}"
     table = _table(escape(title), ("A", "B", "B − A", "95 % interval", "only\nA", "only\nB", "p"), first="attack")
     for row in comparison.rows:
         low, high = row.interval
         table.add_row(
-            attack_name(row.attack),
+            attack_label(row.attack),
             f"{row.accuracy_a:.2f}",
             f"{row.accuracy_b:.2f}",
             _signed(row.difference),
@@ -137,11 +113,6 @@ def comparison_table(comparison: Comparison) -> Table:
     for column in table.columns[1:]:
         column.no_wrap = True
     return table
-
-
-def markdown(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A table in Markdown."""
-    return "\n".join(f"| {' | '.join(cells)} |" for cells in (head, ["---"] * len(head), *rows))
 
 
 def _table(title: str, numbers: Sequence[str], first: str = "") -> Table:

@@ -8,15 +8,15 @@ from collections.abc import Mapping, Sequence
 from pathlib import PurePath
 from typing import Any
 
+from pwoa.attacks.registry import attack_label
 from pwoa.errors import counted
-from pwoa.evaluation.record import written
+from pwoa.methods import find_method
 from pwoa.models.checkpoints.hub import PREFIX
 from pwoa.recipe import to_toml
 from pwoa.recipe.sections import Recipe
-from pwoa.report.table import attack_name, norm_name
-from pwoa.threat import Threat
+from pwoa.threat import Threat, length_text, norm_label
 
-HERE = 'from_pretrained("."'
+HERE = 'load_model("."'
 _DATASETS = {
     "mnist": "ylecun/mnist",
     "mnist-mini": "ylecun/mnist",
@@ -59,7 +59,7 @@ def model_card(about: Mapping[str, Any], result: Mapping[str, Any] | None = None
 
 def addressed(card: str, name: str) -> str:
     """The card of a folder as it is on the hub: the model is loaded from there."""
-    return card.replace(HERE, f"from_pretrained({json.dumps(name)}")
+    return card.replace(HERE, f"load_model({json.dumps(PREFIX + name)}")
 
 
 def recorded(card: str) -> tuple[str, dict[str, float]]:
@@ -85,7 +85,7 @@ def without_places(recipe: Recipe) -> Recipe:
             "data.folder": "",
             "teacher.checkpoint": _file_name(recipe.teacher.checkpoint),
             "teacher.architecture": without_place(recipe.teacher.architecture),
-            "apd.teacher": _file_name(recipe.apd.teacher),
+            **{setting: _file_name(file) for setting, file in find_method(recipe.method).files(recipe).items()},
         }
     )
 
@@ -131,7 +131,7 @@ def _measured(result: Mapping[str, Any], recipe: Recipe) -> dict[str, Any]:
         "task": {"type": "image-classification"},
         "dataset": {"type": _DATASETS.get(data, data), "name": data, "split": "test"},
         "metrics": [
-            {"type": "accuracy", "name": f"{of}, {attack_name(attack)}", "value": value}
+            {"type": "accuracy", "name": f"{of}, {attack_label(attack)}", "value": value}
             for attack, value in _own_accuracy(result).items()
         ],
     }
@@ -143,7 +143,7 @@ def _own_accuracy(result: Mapping[str, Any]) -> Mapping[str, float]:
 
 
 def _use(about: Mapping[str, Any]) -> str:
-    fresh = ", model=net" if ":" in about["architecture"] else ""
+    fresh = ", architecture=net" if ":" in about["architecture"] else ""
     made = f"net = …  # a fresh {about['architecture'].rpartition(':')[2]}, from its own code\n" if fresh else ""
     return (
         "Takes images in [0, 1], gives logits. To load it (`pwoa[hub]`; for a folder on disk `pwoa` will do):\n\n"
@@ -159,7 +159,7 @@ def _accuracy(about: Mapping[str, Any], result: Mapping[str, Any]) -> str:
     return (
         f"## Accuracy\n\nIn percent, on {counted(result['images'], 'test image')}; under an attack an image counts "
         f"if it is right both naturally and attacked.{_threat(about.get('threat'))}\n\n"
-        + _table(["model", *map(attack_name, own)], cells)
+        + _table(["model", *map(attack_label, own)], cells)
     )
 
 
@@ -167,8 +167,8 @@ def _threat(given: Mapping[str, Any] | None) -> str:
     if not given:
         return ""
     threat = Threat(**given)
-    step = written(Threat(threat.norm, threat.step, threat.step))
-    return f" Threat: {norm_name(threat.norm)}, radius {written(threat)}, step {step}."
+    step = length_text(threat.step, threat.norm)
+    return f" Threat: {norm_label(threat.norm)}, radius {threat.radius_text}, step {step}."
 
 
 def _size(sparsity: Sequence[Mapping[str, Any]]) -> str:

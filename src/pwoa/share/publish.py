@@ -13,16 +13,14 @@ from torch import Tensor, nn
 from pwoa.errors import InputError
 from pwoa.models.border import Normalised
 from pwoa.models.checkpoints import hub
-from pwoa.models.checkpoints.folder import CARD, CONFIG, FORMAT, WEIGHTS, is_ours, read_folder
+from pwoa.models.checkpoints.folder import CARD, CONFIG, FORMAT, WEIGHTS, describe_model, is_ours, read_folder
 from pwoa.models.checkpoints.inspection import guess_architecture
 from pwoa.models.checkpoints.tensors import state_fingerprint, to_safetensors
-from pwoa.recipe import recorded_recipe
-from pwoa.recipe.sections import Recipe
-from pwoa.runs.folder import Run, as_json, describe_model
-from pwoa.runs.prepare import Result
+from pwoa.recipe import Recipe, recorded_recipe
+from pwoa.runs.folder import Result, Run
 from pwoa.share.card import addressed, model_card, without_place
 from pwoa.sparsity.constraint import count
-from pwoa.storage import naming, replacing
+from pwoa.storage import naming, replacing, to_json
 
 Source = nn.Module | Result | Run | str | Path
 """What can be shared: a model; or a finished run, which comes with its measurements."""
@@ -42,7 +40,7 @@ def save_pretrained(model_or_run: Source, folder: str | Path) -> Path:
         raise InputError(f"{folder} holds a {strange[0]} that pwoa did not write; choose another folder")
     with naming(folder):
         folder.mkdir(parents=True, exist_ok=True)
-    contents = as_json(shared.config).encode(), to_safetensors(shared.tensors), shared.card.encode()
+    contents = to_json(shared.config).encode(), to_safetensors(shared.tensors), shared.card.encode()
     for name, content in zip(_FILES, contents, strict=True):
         with replacing(folder / name) as file:
             file.write(content)

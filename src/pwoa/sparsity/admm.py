@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from pwoa.sparsity.patterns import project
+from pwoa.sparsity.constraint import Constraint
 
 
 class Admm:
@@ -16,9 +16,7 @@ class Admm:
 
     def __init__(
         self,
-        weights: Mapping[str, nn.Parameter],
-        kept: Mapping[str, int],
-        pattern: str = "unstructured",
+        constraint: Constraint,
         rho: float = 0.01,
         growth: float = 1.35,
         limit: float = 1.0,
@@ -26,10 +24,9 @@ class Admm:
         self.rho = rho
         self._growth = growth
         self._limit = limit
-        self._pattern = pattern
-        self._names = list(weights)
-        self._weights: list[Tensor] = list(weights.values())
-        self._kept = [kept[name] for name in weights]
+        self._constraint = constraint
+        self._names = list(constraint.weights)
+        self._weights: list[Tensor] = list(constraint.weights.values())
         self._dual = [torch.zeros_like(weight) for weight in self._weights]
         self._auxiliary = [torch.zeros_like(weight) for weight in self._weights]
         self._residual: list[Tensor] = []
@@ -37,7 +34,7 @@ class Admm:
 
     @torch.no_grad()
     def penalty(self) -> Tensor:
-        """L_ADMM = Σ ρ/2 ‖θ − Z + U‖², whose gradient `add_gradient` then adds."""
+        """Return L_ADMM = Σ ρ/2 ‖θ − Z + U‖², whose gradient `add_gradient` then adds."""
         self._residual = list(torch._foreach_sub(self._weights, self._auxiliary))
         torch._foreach_add_(self._residual, self._dual)
         norms = torch.stack(torch._foreach_norm(self._residual))
@@ -45,7 +42,7 @@ class Admm:
 
     @torch.no_grad()
     def add_gradient(self) -> None:
-        """∇θ += ρ (θ − Z + U), with the residual of the last `penalty`."""
+        """Add the gradient of the penalty, ∇θ += ρ (θ − Z + U), with the residual of the last `penalty`."""
         gradients = []
         for weight in self._weights:
             if weight.grad is None:
@@ -55,7 +52,7 @@ class Admm:
 
     @torch.no_grad()
     def update(self) -> None:
-        """Z ← Π(θ + U), U ← U + θ − Z, ρ ← growth · ρ (Eq. `admm-process`)."""
+        """Set Z ← Π(θ + U), U ← U + θ − Z, ρ ← growth · ρ (Eq. `admm-process`)."""
         self._project()
         torch._foreach_add_(self._dual, self._weights)
         torch._foreach_sub_(self._dual, self._auxiliary)
@@ -64,8 +61,8 @@ class Admm:
     @torch.no_grad()
     def _project(self) -> None:
         shifted = torch._foreach_add([weight.detach() for weight in self._weights], self._dual)
-        for auxiliary, value, kept in zip(self._auxiliary, shifted, self._kept, strict=True):
-            auxiliary.copy_(project(value, kept, self._pattern))
+        for name, auxiliary, value in zip(self._names, self._auxiliary, shifted, strict=True):
+            auxiliary.copy_(self._constraint.project(name, value))
 
     def state_dict(self) -> dict[str, Any]:
         return {

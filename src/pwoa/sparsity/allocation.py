@@ -11,16 +11,20 @@ from torch import Tensor
 
 from pwoa.errors import InputError, counted
 from pwoa.recipe.sections import SparsityRecipe
-from pwoa.sparsity.constraint import sizes
+
+
+def sizes(weights: Mapping[str, Tensor]) -> dict[str, int]:
+    """Return the number of weights of each layer."""
+    return {name: weight.numel() for name, weight in weights.items()}
 
 
 def allocate(weights: Mapping[str, Tensor], recipe: SparsityRecipe) -> dict[str, int]:
-    """How many of its weights each layer keeps by the recipe's rate and allocation."""
+    """Return how many of its weights each layer keeps by the recipe's rate and allocation."""
     return ALLOCATIONS[recipe.allocation](weights, recipe.rate)
 
 
 def budget(weights: Mapping[str, Tensor], rate: float) -> int:
-    """How many weights a rate leaves in all: ⌊n / rate⌋."""
+    """Return how many weights a rate leaves in all: ⌊n / rate⌋."""
     if rate < 1:
         raise InputError(f"rate {rate:g} is below 1; rate 4 keeps a quarter of the weights")
     total = math.floor(sum(sizes(weights).values()) / _exact(rate))
@@ -31,7 +35,7 @@ def budget(weights: Mapping[str, Tensor], rate: float) -> int:
 
 
 def uniform(weights: Mapping[str, Tensor], rate: float) -> dict[str, int]:
-    """The same rate in every layer, as in the paper: α_l = n_l / rate.
+    """Keep the same rate in every layer, as in the paper: α_l = n_l / rate.
 
     What rounding down leaves over of the budget goes to the layers with the largest remainders.
     """
@@ -52,14 +56,14 @@ def uniform(weights: Mapping[str, Tensor], rate: float) -> dict[str, int]:
 
 
 def erk(weights: Mapping[str, Tensor], rate: float) -> dict[str, int]:
-    """Erdős–Rényi kernel (Evci et al. 2020): in proportion to the sum of a layer's dimensions, at most all of them."""
+    """Share in proportion to the sum of a layer's dimensions (Erdős–Rényi kernel, Evci et al. 2020), at most all."""
     wanted = {name: float(sum(weight.shape)) for name, weight in weights.items()}
     return shared_out(wanted, sizes(weights), budget(weights, rate))
 
 
 @torch.no_grad()
 def lamp(weights: Mapping[str, Tensor], rate: float) -> dict[str, int]:
-    """Layer-adaptive magnitudes (Lee et al. 2021): of all weights, those with the largest LAMP scores.
+    """Keep, of all weights, those with the largest LAMP scores (layer-adaptive magnitudes, Lee et al. 2021).
 
     The score of a weight is its square over the sum of the squares of its layer that are not smaller, its own among
     them: the largest weight of every layer has the score 1, and stays.
@@ -85,7 +89,7 @@ def _lamp_scores(weight: Tensor) -> Tensor:
 
 
 def shared_out(wanted: Mapping[str, float], limits: Mapping[str, int], total: int) -> dict[str, int]:
-    """Whole numbers in proportion to what is wanted, each from 1 to its limit, that sum up to `total`."""
+    """Share out `total` as whole numbers in proportion to what is wanted, each from 1 to its limit."""
 
     def shares(factor: float) -> dict[str, int]:
         return {name: min(max(math.floor(factor * value), 1), limits[name]) for name, value in wanted.items()}

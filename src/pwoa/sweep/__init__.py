@@ -21,20 +21,18 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from pwoa.errors import InputError, counted
-from pwoa.methods.hints import hints
+from pwoa.methods import find_method
 from pwoa.progress import Progress
-from pwoa.recipe import load_recipe, to_toml
-from pwoa.recipe.sections import flat
-from pwoa.recipe.settings import told
-from pwoa.storage import held, naming, replacing, save_rows
+from pwoa.recipe import flat, recorded_recipe, records_recipe, to_toml
+from pwoa.storage import RESULT, Folder, differences_text, replacing, save_rows
 from pwoa.sweep.cluster import run_on_ray
-from pwoa.sweep.grid import MEASURED_BY, Point, expand, ignored
+from pwoa.sweep.grid import MEASURED_BY, Point, expand
 from pwoa.sweep.local import Task, run_here
 from pwoa.sweep.rows import COLUMNS, accuracies, epochs_of, row_of, spread, teacher_row
 
@@ -76,21 +74,34 @@ def sweep(
     lost is started again up to `retries` times; one that fails is left out. A folder has one sweep at a time.
     """
     progress = progress or Progress()
-    points, folder = expand(path, settings), Path(folder).absolute()
+    points, place = expand(path, settings), SweepFolder(Path(folder).absolute())
     launch = _place(on, jobs, address, retries)
-    if any((folder / name).is_file() for name in ("recipe.toml", "model.json")):
-        raise InputError(f"{folder} is the folder of a run; choose another --out for the sweep")
-    with held(folder):
-        return _sweep(points, folder, launch, progress)
+    place.check({})
+    with place.held():
+        place.make()
+        return _sweep(points, place.path, launch, progress)
+
+
+class SweepFolder(Folder):
+    """The folder of a sweep: a folder for each run, its recipe and log beside it, and rows.json.
+
+    A grid may grow: the same folder takes more runs, and each run checks that it is the one asked for.
+    """
+
+    kind = "sweep"
+
+    def check(self, differences: Mapping[str, tuple[Any, Any]]) -> None:
+        """Refuse the folder of a run or a model, and one that cannot be written."""
+        if records_recipe(self.path) or (self.path / "model.json").is_file():
+            raise InputError(f"{self.path} is the folder of a run; choose another --out for the sweep")
+        self.check_writable()
 
 
 def _sweep(points: Sequence[Point], folder: Path, launch: Launch, progress: Progress) -> Swept:
     left = [point for point in points if not _finished(folder / point.name, point)]
-    with naming(folder):
-        folder.mkdir(parents=True, exist_ok=True)
     before = len(points) - len(left)
     progress.say(f"{counted(len(points), 'run')}, {before} finished before; sweep folder, with a log a run: {folder}")
-    for hint in dict.fromkeys(hint for point in left for hint in hints(point.recipe)):
+    for hint in dict.fromkeys(hint for point in left for hint in find_method(point.recipe.method).hints(point.recipe)):
         progress.say(f"note: {hint}")
     progress.start("sweep", len(left))
     failed: dict[str, str] = {}
@@ -101,12 +112,14 @@ def _sweep(points: Sequence[Point], folder: Path, launch: Launch, progress: Prog
         progress.say(f"{name} failed: {failure}")
 
     def ended(task: Task, failure: str | None) -> None:
-        if failure is None and not (folder / task.name / "result.json").is_file():
+        if failure is None and not (folder / task.name / RESULT).is_file():
             failure = f"it left no result in {folder / task.name}; all machines must see that folder"
         if failure is not None:
             fail(task.name, failure)
         else:
-            progress.say(f"{task.name}: {_told(folder / task.name)}{next(over)} of {counted(len(points), 'run')}")
+            progress.say(
+                f"{task.name}: {_accuracies_text(folder / task.name)}{next(over)} of {counted(len(points), 'run')}"
+            )
         progress.advance()
 
     try:
@@ -129,7 +142,8 @@ def _sweep(points: Sequence[Point], folder: Path, launch: Launch, progress: Prog
             continue
         columns |= dict.fromkeys(attacks)
         recipe, known = point.recipe, flat(point.recipe)
-        used = {key: None if key.startswith(ignored(recipe.method)) else known.get(key) for key in axes}
+        method = find_method(recipe.method)
+        used = {key: known.get(key) if method.uses_setting(key) else None for key in axes}
         runs.append({"name": point.name, "label": point.label, **row, **used, **point.axes})
         if teacher:
             used = {key: known.get(key) if key.partition(".")[0] in MEASURED_BY else None for key in axes}
@@ -155,28 +169,26 @@ def _place(on: str, jobs: int, address: str | None, retries: int) -> Launch:
 
 
 def _finished(folder: Path, point: Point) -> bool:
-    """Whether the point's run has ended; an error if the folder holds another."""
-    if (folder / "recipe.toml").is_file():
-        recipe = load_recipe(folder / "recipe.toml")
+    """Tell whether the point's run has ended; an error if the folder holds another."""
+    if records_recipe(folder):
+        recipe = recorded_recipe(folder)
         changed = recipe.differences(point.recipe)
         checkpoints = recipe.teacher.checkpoint, point.recipe.teacher.checkpoint
         if checkpoints[0] != checkpoints[1]:
             changed["teacher.checkpoint"] = checkpoints
         if changed:
-            raise InputError(f"{folder} holds another run ({told(changed)}); choose another --out")
-    return (folder / "result.json").is_file()
+            raise InputError(f"{folder} holds another run ({differences_text(changed)}); choose another --out")
+    return (folder / RESULT).is_file()
 
 
 def _task(point: Point, folder: Path) -> Task:
     recipe = folder / f"{point.name}.toml"
     with replacing(recipe) as file:
         file.write(to_toml(point.recipe).encode())
-    arguments = (point.verb, "--recipe", str(recipe), "--out", str(folder / point.name))
-    log = folder / f"{point.name}.log"
-    return Task(point.name, arguments, log, log.stat().st_size if log.exists() else 0)
+    return Task(recipe, folder / point.name, folder / f"{point.name}.log")
 
 
-def _told(folder: Path) -> str:
+def _accuracies_text(folder: Path) -> str:
     """The accuracies of a run that has ended, for a line of progress."""
     try:
         row, _, attacks = _outcome(folder)
@@ -187,10 +199,10 @@ def _told(folder: Path) -> str:
 
 def _outcome(folder: Path) -> tuple[dict[str, Any], dict[str, Any], list[str]]:
     """The row of a run that has ended, that of its teacher if there is one, and the attacks it measured."""
-    recipe = load_recipe(folder / "recipe.toml")
+    recipe = recorded_recipe(folder)
     try:
-        result = json.loads((folder / "result.json").read_text(encoding="utf-8"))
+        result = json.loads((folder / RESULT).read_text(encoding="utf-8"))
         teacher = teacher_row(recipe, result) if "teacher" in result else {}
         return row_of(recipe, result), teacher, list(accuracies(result))
     except (OSError, ValueError, LookupError, TypeError):
-        raise InputError(f"{folder / 'result.json'} is damaged; remove {folder} to run it again") from None
+        raise InputError(f"{folder / RESULT} is damaged; remove {folder} to run it again") from None

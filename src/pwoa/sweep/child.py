@@ -1,21 +1,80 @@
-"""`python -m pwoa.sweep.child` is `pwoa` as a sweep starts it: when the sweep is gone, it ends as by SIGTERM."""
+"""A run of a sweep in a process of its own, or on a node: it calls the library, and leaves why it failed in a file.
+
+`python -m pwoa.sweep.child RECIPE FOLDER` ends as by SIGTERM when the sweep that started it is gone.
+"""
 
 from __future__ import annotations
 
+import json
 import os
 import signal
+import sys
+import traceback
+from pathlib import Path
 from threading import Thread
+from typing import NoReturn
 
-from pwoa.cli import main
+from pwoa.errors import InputError, ProcessDied, Terminated, first_line
+
+ENDED = 128 + signal.SIGTERM
+"""How a run exits that was sent SIGTERM."""
 
 
-def end_with(pipe: int) -> None:
+def failure_file(folder: Path) -> Path:
+    """Return where a run of a sweep leaves why it failed: beside its folder, which may not be there."""
+    return folder.with_name(f"{folder.name}.failure.json")
+
+
+def carry_out(recipe: Path, folder: Path) -> int:
+    """Prune or train as a recipe says, in a run folder; return the exit code, and leave the reason if it failed."""
+    failure_file(folder).unlink(missing_ok=True)
+    try:
+        from pwoa.methods import find_method
+        from pwoa.progress import ConsoleProgress
+        from pwoa.recipe import load_recipe
+        from pwoa.runs.pretrain import pretrain
+        from pwoa.runs.prune import prune
+
+        plan = load_recipe(recipe)
+        run = prune if find_method(plan.method).prunes else pretrain
+        run(recipe=plan, folder=folder, progress=ConsoleProgress())
+    except (KeyboardInterrupt, Terminated):
+        raise
+    except Exception as error:
+        expected = isinstance(error, (InputError, ProcessDied))
+        reason = str(error) if expected else f"{type(error).__name__}: {first_line(error)}"
+        if not expected:
+            traceback.print_exc()
+        print(f"error: {reason}", file=sys.stderr)
+        failure_file(folder).write_text(json.dumps({"error": reason}) + "\n", encoding="utf-8")
+        return 2
+    return 0
+
+
+def _end_with(pipe: int) -> None:
     """Wait for the other end of a pipe to be closed, which the system does however its process ends."""
     while os.read(pipe, 1):
         pass
     os.kill(os.getpid(), signal.SIGTERM)
 
 
+def _terminate(number: int, frame: object) -> NoReturn:
+    raise Terminated
+
+
+def main() -> int:
+    """Carry out the run that the command line names."""
+    Thread(target=_end_with, args=(0,), daemon=True).start()
+    signal.signal(signal.SIGTERM, _terminate)
+    try:
+        return carry_out(Path(sys.argv[1]), Path(sys.argv[2]))
+    except KeyboardInterrupt:
+        return 130
+    except Terminated:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        print("ended by SIGTERM; start the same command again to go on", file=sys.stderr)
+        return ENDED
+
+
 if __name__ == "__main__":
-    Thread(target=end_with, args=(0,), daemon=True).start()
-    main()
+    sys.exit(main())

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from pwoa.errors import InputError, first_line
+from pwoa.sweep.child import carry_out
 from pwoa.sweep.local import Task
 
 
@@ -30,8 +31,10 @@ def run_on_ray(
         except (OSError, ValueError, RuntimeError) as error:
             raise InputError(f"no Ray cluster at {address or 'this machine'}: {first_line(error)}") from None
     gpus = 1 if ray.cluster_resources().get("GPU") else 0
-    remote = ray.remote(num_cpus=1, num_gpus=gpus, max_retries=retries, max_calls=1)(carry_out)
-    waiting: dict[Any, Task] = {remote.remote(task.arguments, str(task.log), os.getcwd()): task for task in tasks}
+    remote = ray.remote(num_cpus=1, num_gpus=gpus, max_retries=retries, max_calls=1)(_on_node)
+    waiting: dict[Any, Task] = {}
+    for task in tasks:
+        waiting[remote.remote(str(task.recipe), str(task.folder), str(task.log), os.getcwd())] = task
     try:
         while waiting:
             (done,), _ = ray.wait(list(waiting), num_returns=1)
@@ -47,13 +50,11 @@ def run_on_ray(
             ray.shutdown()
 
 
-def carry_out(arguments: Sequence[str], log: str, folder: str) -> int:
-    """On a node: the command line in this very process, which ends with its node; the exit code."""
-    from pwoa.cli.options import app
-
-    os.chdir(folder)
+def _on_node(recipe: str, folder: str, log: str, here: str) -> int:
+    """On a node: carry out a run in this very process, which ends with its node; return the exit code."""
+    os.chdir(here)
     with Path(log).open("a", encoding="utf-8") as file, redirect_stdout(file), redirect_stderr(file):
-        return int(app(list(arguments), standalone_mode=False) or 0)
+        return carry_out(Path(recipe), Path(folder))
 
 
 def _knock(address: str | None) -> None:

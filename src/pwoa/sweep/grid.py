@@ -7,12 +7,12 @@ import itertools
 import re
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
 from pwoa.errors import InputError, did_you_mean
-from pwoa.methods import METHODS, PRETRAINING
+from pwoa.methods import METHODS, Method, find_method
 from pwoa.recipe import load_recipe, presets, recipe_for, teacher_recipe_for
 from pwoa.recipe.sections import Recipe, flat
 from pwoa.recipe.settings import parse_setting
@@ -22,25 +22,8 @@ _LABEL = "label"
 """What a table among the values of an axis is called in names, if it says so."""
 _PATHS = ("recipe", "teacher", "checkpoint", "folder", "name")
 """Axes whose values may be paths; in names the ends that tell them apart are enough."""
-_PRUNING = (
-    *("teacher.checkpoint", "training.mix", "sparsity.allocation", "sparsity.pattern"),
-    *("search.", "finetune.", "harp.", "apd."),
-)
-"""How the settings begin that make no difference to a network that is trained from scratch."""
-_BY_OBJECTIVE = ("hbar",)
-"""The methods of robust training that know the section `objective`."""
 MEASURED_BY = ("recipe", "data", "teacher", "threat", "evaluation")
 """The sections that tell how robust a teacher is found."""
-_ADMM = ("search.rho", "search.interval")
-_UNUSED = {
-    "pwoa": ("pretrain.", "harp.", "apd."),
-    "advprune": ("pretrain.", "harp.", "apd.", "objective."),
-    "hydra": ("pretrain.", "harp.", "apd.", "objective.", *_ADMM),
-    "apd": ("pretrain.", "harp.", "objective.", *_ADMM),
-    "harp": ("pretrain.", "apd.", "objective.", *_ADMM, "sparsity.allocation"),
-    "magnitude": ("pretrain.", "harp.", "apd.", "objective.", "search."),
-}
-"""By method of pruning, how the settings begin that make no difference to it."""
 _IN_EVERY_LABEL = ("method", "sparsity.rate", "pretrain.lite", "training.mix", "training.seed")
 _IN_EVERY_ROW = (*_IN_EVERY_LABEL, "data.name", "teacher.architecture", "teacher.checkpoint")
 
@@ -59,11 +42,6 @@ class Point:
     axes: Mapping[str, Any] = field(default_factory=dict, compare=False)
     teacher: str = field(default="", compare=False)
 
-    @property
-    def verb(self) -> str:
-        """What the command line calls it."""
-        return "pretrain" if self.recipe.method in PRETRAINING else "prune"
-
 
 def expand(path: str | Path, settings: Iterable[str] = ()) -> list[Point]:
     """All points of the grid in a file, the last setting changing fastest; each once.
@@ -80,6 +58,7 @@ def expand(path: str | Path, settings: Iterable[str] = ()) -> list[Point]:
             raise InputError(f"{path}: grid.{key} = {values!r} is not a list of values")
         for table in (value for value in values if isinstance(value, Mapping)):
             _check_table(key, table, path)
+    _check_known([*fixed, *grid], path)
     _check_twice(grid, [*fixed, *(["recipe"] if "recipe" in tree else [])], path)
     texts = {key: _texts(key, values) for key, values in grid.items()}
     grid = {key: [_unlabelled(value) for value in values] for key, values in grid.items()}
@@ -91,10 +70,12 @@ def expand(path: str | Path, settings: Iterable[str] = ()) -> list[Point]:
         given = {"recipe": tree.get("recipe"), **fixed, **_values(chosen)}
         unsaid = given["recipe"] is None and "data.name" in given
         base = recipe_for(str(given["data.name"])) if unsaid else load_recipe(given["recipe"])
-        changed = base.with_settings(fixed).with_settings(_settings(chosen))
-        if changed.method in PRETRAINING and _is_for_pruning(given["recipe"]):
-            base = _for_training(base, changed.data.name)
-        point = _point(base.with_settings(fixed), chosen, names, _by_rate(base, changed, given, path))
+        method = find_method(given.get("method", base.method))
+        if not method.prunes and _is_for_pruning(given["recipe"]):
+            base = _for_training(base, str(given.get("data.name", base.data.name)))
+        by_rate = _by_rate(base, method, given, path)
+        base = base.with_settings({key: value for key, value in fixed.items() if not _is_of_another(key, method)})
+        point = _point(base, _of_use(chosen, method), method, names, by_rate)
         if runs.setdefault((point.label, point.recipe), point.name) != point.name:
             continue  # the same run in other words, as rate 4 and 4.0
         if points.setdefault(point.name, point) != point:
@@ -102,13 +83,19 @@ def expand(path: str | Path, settings: Iterable[str] = ()) -> list[Point]:
     return list(points.values())
 
 
-def _by_rate(base: Recipe, changed: Recipe, given: Mapping[str, Any], path: str | Path) -> bool:
-    """Whether a network that is trained from scratch is made as small as the rate says, or else as pretrain.lite."""
-    if changed.method in PRETRAINING and {"sparsity.rate", "pretrain.lite"} <= set(given):
+def _by_rate(base: Recipe, method: type[Method], given: Mapping[str, Any], path: str | Path) -> bool:
+    """Tell whether a network that is trained from scratch is made as small as the rate says, or as pretrain.lite."""
+    if not method.prunes and {"sparsity.rate", "pretrain.lite"} <= set(given):
         raise InputError(
-            f"{path}: sparsity.rate and pretrain.lite both say how small {changed.method} trains; leave one out"
+            f"{path}: sparsity.rate and pretrain.lite both say how small {method.name} trains; leave one out"
         )
-    return "sparsity.rate" in given or ("pretrain.lite" not in given and base.method not in PRETRAINING)
+    return "sparsity.rate" in given or ("pretrain.lite" not in given and find_method(base.method).prunes)
+
+
+def _is_of_another(key: str, method: type[Method]) -> bool:
+    """Tell whether a setting is in the section of another method."""
+    section = key.partition(".")[0]
+    return section in METHODS and section != method.name
 
 
 def _is_for_pruning(recipe: Any) -> bool:
@@ -121,14 +108,15 @@ def _for_training(base: Recipe, data: str) -> Recipe:
     return base if teacher is None else dataclasses.replace(base, training=teacher.training, pretrain=teacher.pretrain)
 
 
-def _point(base: Recipe, chosen: Mapping[str, tuple[Any, str]], names: Mapping[str, str], by_rate: bool) -> Point:
-    """The point with these values, each of them with its text, on top of a recipe; their axes have these names."""
-    recipe = base.with_settings(_settings(chosen))
-    if recipe.method not in METHODS and recipe.method not in PRETRAINING:
-        raise InputError(f"unknown method {recipe.method!r} ({did_you_mean(recipe.method, [*METHODS, *PRETRAINING])})")
-    trained = recipe.method in PRETRAINING
-    chosen = _of_use(chosen, recipe.method)
-    recipe = base.with_settings(_settings(chosen))
+def _point(
+    base: Recipe,
+    chosen: Mapping[str, tuple[Any, str]],
+    method: type[Method],
+    names: Mapping[str, str],
+    by_rate: bool,
+) -> Point:
+    """Return the point with these values, each with its text, on top of a recipe; their axes have these names."""
+    recipe, trained = method.complete(base.with_settings(_settings(chosen))), not method.prunes
     if trained:
         size = recipe.sparsity.rate if by_rate else recipe.pretrain.lite
         recipe = recipe.with_settings({"pretrain.lite": size, "sparsity.rate": size})
@@ -152,30 +140,37 @@ def _values(chosen: Mapping[str, tuple[Any, str]]) -> dict[str, Any]:
     return _flat({key: value for key, (value, _) in chosen.items()})
 
 
-def ignored(method: str) -> tuple[str, ...]:
-    """How the settings begin that make no difference to a method."""
-    if method in PRETRAINING:
-        return _PRUNING if method in _BY_OBJECTIVE else (*_PRUNING, "objective.")
-    return _UNUSED.get(method, ())
-
-
-def _of_use(chosen: Mapping[str, tuple[Any, str]], method: str) -> dict[str, tuple[Any, str]]:
-    """The values without those that make no difference to the method."""
-    without = ignored(method)
+def _of_use(chosen: Mapping[str, tuple[Any, str]], method: type[Method]) -> dict[str, tuple[Any, str]]:
+    """Return the values without those that make no difference to the method."""
     kept: dict[str, tuple[Any, str]] = {}
     for key, (value, text) in chosen.items():
         if isinstance(value, Mapping):
-            left = {inner: item for inner, item in value.items() if not f"{key}.{inner}".startswith(without)}
-            if left or not (value or f"{key}.".startswith(without)):
+            left = {inner: item for inner, item in value.items() if method.uses_setting(f"{key}.{inner}")}
+            if left or not (value or not method.uses_setting(f"{key}.")):
                 kept[key] = left, text if left == value else _whole(left)
-        elif not key.startswith(without):
+        elif key == "recipe" or method.uses_setting(key):
             kept[key] = value, text
     return kept
 
 
+def _check_known(keys: Iterable[str], path: str | Path) -> None:
+    """Refuse a key that is neither a setting of recipes nor one of a method's own."""
+    settings = flat(Recipe())
+    own = [f"{name}.{f.name}" for name, method in METHODS.items() for f in fields(method.settings or _Nothing)]
+    known = {*settings, *own, *(key.partition(".")[0] for key in (*settings, *own)), "recipe"}
+    for key in keys:
+        if key not in known:
+            raise InputError(f"{path}: unknown key {key!r} ({did_you_mean(key, sorted(known))})")
+
+
+@dataclass(frozen=True)
+class _Nothing:
+    """The settings of a method that has none of its own."""
+
+
 def _check_table(key: str, table: Mapping[str, Any], path: str | Path) -> None:
     """A table among the values of an axis is of settings of one section."""
-    sections = {setting.partition(".")[0] for setting in flat(Recipe()) if "." in setting}
+    sections = {*(setting.partition(".")[0] for setting in flat(Recipe()) if "." in setting), *METHODS}
     if key not in sections:
         raise InputError(f"{path}: grid.{key} has a table among its values; only a section of the recipe can")
     if not isinstance(label := table.get(_LABEL, "-"), str) or not label.strip():

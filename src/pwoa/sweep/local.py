@@ -1,7 +1,8 @@
-"""A run as a command, wherever it is carried out."""
+"""Runs of a sweep on the devices of this machine, each in a process of its own."""
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -17,31 +18,31 @@ from threading import Event, Timer, current_thread, main_thread
 import torch
 
 from pwoa.errors import Terminated, counted
+from pwoa.sweep.child import ENDED, failure_file
 
-_ERROR = "error: "
+PATIENCE = 10.0
+"""Seconds that runs have to stop before they are killed."""
 
 
 @dataclass(frozen=True)
 class Task:
-    """The words after `pwoa` on the command line, and the file for what it prints, after what is there `before`."""
+    """A run of a sweep: its recipe, its folder, and the file for what it prints."""
 
-    name: str
-    arguments: tuple[str, ...]
+    recipe: Path
+    folder: Path
     log: Path
-    before: int = 0
+
+    @property
+    def name(self) -> str:
+        """What the run is called in the sweep."""
+        return self.folder.name
 
     def reason(self) -> str:
-        """Why it failed: the last error it told, or else the last line it printed."""
-        text = self.log.read_bytes()[self.before :].decode(errors="replace") if self.log.exists() else ""
-        lines = text.strip().splitlines() or [f"it said nothing in {self.log}"]
-        errors = [line for line in lines if line.startswith(_ERROR)]
-        return (errors or lines)[-1].removeprefix(_ERROR)
-
-
-PATIENCE = 10.0
-"""Seconds that runs have to stop before they are killed."""
-ENDED = 128 + signal.SIGTERM
-"""How a run exits that was sent SIGTERM."""
+        """Return why it failed, as it left it in a file; else point to the log."""
+        try:
+            return str(json.loads(failure_file(self.folder).read_text(encoding="utf-8"))["error"])
+        except (OSError, ValueError, KeyError, TypeError):
+            return f"it ended without a word; see {self.log}"
 
 
 def run_here(tasks: Sequence[Task], ended: Callable[[Task, str | None], None], jobs: int = 0, retries: int = 0) -> None:
@@ -59,7 +60,7 @@ def run_here(tasks: Sequence[Task], ended: Callable[[Task, str | None], None], j
     stopping = Event()
 
     def once(task: Task, environment: dict[str, str]) -> int:
-        command = [sys.executable, "-m", "pwoa.sweep.child", *task.arguments]
+        command = [sys.executable, "-m", "pwoa.sweep.child", str(task.recipe), str(task.folder)]
         with task.log.open("ab") as log:
             process = subprocess.Popen(
                 command,

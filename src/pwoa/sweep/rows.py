@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from pwoa.methods import ONE_STAGE, PRETRAINING
+from pwoa.methods import find_method
 from pwoa.recipe.sections import Recipe
 
 COLUMNS = ("natural", "pgd20", "cw", "autoattack")
@@ -48,11 +48,8 @@ def teacher_row(recipe: Recipe, result: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def epochs_of(recipe: Recipe) -> str:
-    """How long a run trains: `5+15` where a search comes before the fine-tuning, else one number."""
-    if recipe.method in PRETRAINING:
-        return f"{recipe.pretrain.epochs}"
-    alone = recipe.method in ONE_STAGE
-    return f"{recipe.finetune.epochs}" if alone else f"{recipe.search.epochs}+{recipe.finetune.epochs}"
+    """Return how long a run trains: `5+15` where a search comes before the fine-tuning, else one number."""
+    return "+".join(map(str, find_method(recipe.method).stage_epochs(recipe)))
 
 
 def accuracies(result: Mapping[str, Any]) -> dict[str, float]:

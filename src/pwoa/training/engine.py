@@ -7,7 +7,7 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -16,16 +16,28 @@ from pwoa.devices import exact_float32
 from pwoa.errors import InputError
 from pwoa.progress import Progress
 from pwoa.recipe.sections import TrainingRecipe
-from pwoa.runs.folder import Run
 from pwoa.training.fast import compiled
 from pwoa.training.groups import Plan, grouped
 from pwoa.training.processes import Processes
 from pwoa.training.stage import Material, Stage
-from pwoa.training.steps import Average, Steps, make_optimizer, resume_optimizer
+from pwoa.training.steps import Average, Context, Steps, make_optimizer, resume_optimizer
 from pwoa.training.validation import Validation
 
 Probe = Callable[[], Mapping[str, float]]
 """Measures something of the model after each epoch, for the record."""
+
+
+class Journal(Protocol):
+    """Where the engine writes metrics and checkpoints, and finds the last checkpoint: the run folder."""
+
+    def log(self, line: Mapping[str, Any]) -> None:
+        """Append a line of metrics."""
+
+    def save_checkpoint(self, state: Mapping[str, Any]) -> None:
+        """Keep the state of a run under way."""
+
+    def load_checkpoint(self) -> dict[str, Any] | None:
+        """Return the last state that was kept, with the metrics cut back to it, or None."""
 
 
 class Engine:
@@ -41,29 +53,23 @@ class Engine:
         stages: Sequence[Stage],
         material: Material,
         recipe: TrainingRecipe,
-        run: Run,
+        journal: Journal,
         progress: Progress,
         probe: Probe = dict,
         processes: Processes | None = None,
     ) -> None:
-        self.model = model
-        self.stages = list(stages)
-        self.material = material
-        self.recipe = recipe
-        self.run = run
-        self.progress = progress
-        self.probe = probe
-        self.processes = processes or Processes()
-        self.processes.check_batch(recipe.batch, recipe.group)
-        self.plan = Plan(recipe.group)
+        processes = processes or Processes()
+        processes.check_batch(recipe.batch, recipe.group)
         self.device = material.images.pixels.device
+        self.model, self.stages, self.material, self.recipe = model, list(stages), material, recipe
+        self.journal, self.progress, self.probe, self.processes = journal, progress, probe, processes
+        records = recipe.mode == "fast" and self.device.type == "cuda" and processes.count == 1
+        self._context = Context(model, material, recipe, progress, processes, Plan(recipe.group), records)
         self.seconds = 0.0
         self._lines = 0
         self._best: dict[str, Any] | None = None
         self._saved_at = time.perf_counter()
         self._steps = len(material.train) // recipe.batch
-        alone_on_gpu = self.device.type == "cuda" and self.processes.count == 1
-        self.records = recipe.mode == "fast" and alone_on_gpu
 
     @property
     def selected(self) -> int | None:
@@ -72,7 +78,7 @@ class Engine:
 
     def train(self) -> None:
         """Run what is left of all stages; afterwards the model has the selected weights."""
-        state = self.processes.by_first(self.run.load_checkpoint)
+        state = self.processes.by_first(self.journal.load_checkpoint)
         first = 0
         if state is not None:
             self._restore(state)
@@ -80,7 +86,7 @@ class Engine:
         with ExitStack() as inside:
             inside.enter_context(torch.random.fork_rng(devices=[self.device] if self.device.type == "cuda" else []))
             if self.recipe.batch > self.recipe.group:
-                inside.enter_context(grouped(self.model, self.plan))
+                inside.enter_context(grouped(self.model, self._context.plan))
             inside.enter_context(compiled(self.model) if self.recipe.mode == "fast" else exact_float32())
             for number in range(first, len(self.stages)):
                 with self.stages[number].running():
@@ -94,13 +100,13 @@ class Engine:
         first_epoch = state["epoch"] if state else 0
         if first_epoch == 0:
             stage.begin()
-        optimizer = make_optimizer(stage, self.model, self.recipe, recorded=self.records)
+        optimizer = make_optimizer(stage, self.model, self.recipe, recorded=self._context.records)
         average = Average(self.model, self.recipe.average if last else 0.0)
         if state and first_epoch:
             resume_optimizer(optimizer, state["optimizer"])
             average.load([value.to(self.device) for value in state["average"]])
-        steps = Steps(self, stage, optimizer, average)
-        validation = Validation(self, stage)
+        steps = Steps(self._context, stage, optimizer, average)
+        validation = Validation(self._context, stage)
         total = stage.epochs * self._steps
         self.progress.start(stage.name, total, first_epoch * self._steps)
         for epoch in range(first_epoch, stage.epochs):
@@ -122,7 +128,7 @@ class Engine:
             self.seconds += line["seconds"]
             self._lines += 1
             if self.processes.first:
-                self.run.log(line)
+                self.journal.log(line)
             self.progress.epoch(line, stage.epochs)
             ended = epoch + 1 == stage.epochs
             self._checkpoint(number + ended, 0 if ended else epoch + 1, optimizer, average)
@@ -167,7 +173,7 @@ class Engine:
         due = time.perf_counter() - self._saved_at >= self.recipe.checkpoint_seconds
         if not self.processes.first or (epoch and not due):
             return
-        self.run.save_checkpoint(
+        self.journal.save_checkpoint(
             {
                 "stage": stage,
                 "epoch": epoch,

@@ -94,8 +94,8 @@ class Processes:
 
 
 @contextmanager
-def started(device: torch.device) -> Iterator[Processes]:
-    """The processes that torchrun started, connected while inside; without torchrun, this one alone."""
+def connected(device: torch.device) -> Iterator[Processes]:
+    """Connect the processes that torchrun started while inside; without torchrun, this one alone."""
     count = int(os.environ.get("WORLD_SIZE", "1"))
     if count == 1:
         yield Processes()

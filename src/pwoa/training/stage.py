@@ -1,4 +1,4 @@
-"""What a run trains on."""
+"""The seam between methods and the engine: a method yields stages of batches; the engine knows nothing else of it."""
 
 from __future__ import annotations
 
@@ -106,7 +106,11 @@ class Stage(ABC):
 
     @abstractmethod
     def loss(self, batch: Batch) -> Loss:
-        """The loss of a training or a validation batch."""
+        """Return the loss of a training batch."""
+
+    def validation_loss(self, batch: Batch) -> Loss:
+        """Return the loss of a validation batch, by whose mean epochs are selected; the same, if not told otherwise."""
+        return self.loss(batch)
 
     def after_backward(self) -> None:
         """Called when the gradients are there and the step is not yet taken."""

@@ -1,22 +1,48 @@
-"""Averaged weights (an exponential moving average over steps)."""
+"""The steps of a stage: batches, gradients, averaged weights, what is written down, and what to do without memory."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from pwoa.errors import InputError, counted
+from pwoa.progress import Progress
 from pwoa.recipe.sections import TrainingRecipe
 from pwoa.training.fast import Replayed
+from pwoa.training.groups import Plan
 from pwoa.training.processes import Processes
-from pwoa.training.stage import Batch, Loss, Stage
+from pwoa.training.stage import Batch, Loss, Material, Stage
 
-if TYPE_CHECKING:
-    from pwoa.training.engine import Engine
+
+@dataclass(frozen=True)
+class Context:
+    """What the parts of the engine share: the model, what it is trained on and how, and how batches are cut up.
+
+    records: whether what is done for each batch is recorded as CUDA graphs.
+    """
+
+    model: nn.Module
+    material: Material
+    recipe: TrainingRecipe
+    progress: Progress
+    processes: Processes
+    plan: Plan
+    records: bool
+
+    @property
+    def device(self) -> torch.device:
+        """Where the images are, and so the model."""
+        return self.material.images.pixels.device
+
+    @property
+    def group(self) -> int:
+        """The number of images over which statistics are taken."""
+        return min(self.recipe.group, self.recipe.batch)
 
 
 class Average:
@@ -85,8 +111,8 @@ class Meter:
         for kept in self._sums.values():
             kept.zero_()
         self._images = 0
-        found = dict(zip(names, values, strict=True))
-        return {name: found[name] / images for name in self._sums}
+        sums_by_name = dict(zip(names, values, strict=True))
+        return {name: sums_by_name[name] / images for name in self._sums}
 
 
 _HOW = ("lr", "fused", "capturable")
@@ -94,8 +120,8 @@ _HOW = ("lr", "fused", "capturable")
 
 def make_optimizer(stage: Stage, model: nn.Module, recipe: TrainingRecipe, recorded: bool) -> torch.optim.Optimizer:
     """SGD or Adam over what the stage changes; for steps that are `recorded`, all that it reads is on the device."""
-    own = stage.parameters()
-    parameters = [value for value in (model.parameters() if own is None else own) if value.requires_grad]
+    chosen = stage.parameters()
+    parameters = [value for value in (model.parameters() if chosen is None else chosen) if value.requires_grad]
     device = parameters[0].device
     shared: dict[str, Any] = {
         "lr": torch.tensor(stage.learning_rate, device=device) if recorded else stage.learning_rate,
@@ -123,12 +149,10 @@ def set_learning_rate(optimizer: torch.optim.Optimizer, value: float) -> None:
             group["lr"] = value
 
 
-def loss_of(stage: Stage, batch: Batch, recipe: TrainingRecipe) -> Loss:
-    """The stage's loss, in the precision of the mode."""
-    fast = recipe.mode == "fast"
+def in_precision(recipe: TrainingRecipe, device: torch.device) -> AbstractContextManager[None]:
+    """Compute in the precision of the mode while inside."""
     # Casts that are kept from one call to the next would not be a part of a graph.
-    with torch.autocast(batch.x.device.type, dtype=torch.bfloat16, enabled=fast, cache_enabled=False):
-        return stage.loss(batch)
+    return torch.autocast(device.type, dtype=torch.bfloat16, enabled=recipe.mode == "fast", cache_enabled=False)
 
 
 class Steps:
@@ -136,31 +160,31 @@ class Steps:
 
     def __init__(
         self,
-        engine: Engine,
+        context: Context,
         stage: Stage,
         optimizer: torch.optim.Optimizer,
         average: Average,
     ) -> None:
         self.meter = Meter()
-        self.generator = torch.Generator(engine.device)
-        self._engine, self._stage, self._optimizer, self._average = engine, stage, optimizer, average
-        self._share = engine.processes.share(engine.recipe.batch)
-        self._form = torch.channels_last if engine.recipe.mode == "fast" else torch.contiguous_format
-        self._one = Replayed(record=engine.records, generator=self.generator)
+        self.generator = torch.Generator(context.device)
+        self._context, self._stage, self._optimizer, self._average = context, stage, optimizer, average
+        self._share = context.processes.share(context.recipe.batch)
+        self._form = torch.channels_last if context.recipe.mode == "fast" else torch.contiguous_format
+        self._one = Replayed(record=context.records, generator=self.generator)
 
     def take(self, index: Tensor, learning_rate: float) -> None:
         """One step on the images at these positions."""
         set_learning_rate(self._optimizer, learning_rate)
         self._one(self._step, index, self._stage.constants())
-        self.meter.count(len(index) // self._engine.processes.count)
+        self.meter.count(len(index) // self._context.processes.count)
 
     def _step(self, index: Tensor) -> None:
-        engine, stage, own = self._engine, self._stage, self._share
-        x, y = engine.material.augmented(index, self.generator)
-        x = x[own]
+        context, stage, share = self._context, self._stage, self._share
+        x, y = context.material.augmented(index, self.generator)
+        x = x[share]
         x = x.contiguous(memory_format=self._form) if x.dim() == 4 else x
-        self._backward(Batch(x, y[own], index[own]))
-        engine.processes.average(weight.grad for weight in engine.model.parameters() if weight.grad is not None)
+        self._backward(Batch(x, y[share], index[share]))
+        context.processes.average(weight.grad for weight in context.model.parameters() if weight.grad is not None)
         stage.after_backward()
         self._optimizer.step()
         self._optimizer.zero_grad(set_to_none=True)
@@ -169,9 +193,9 @@ class Steps:
 
     def _backward(self, batch: Batch) -> None:
         """The gradients of a batch; where memory runs out, of its parts one after the other, to the same end."""
-        model = self._engine.model
+        model = self._context.model
         buffers = list(model.buffers())
-        recording = self._engine.device.type == "cuda" and torch.cuda.is_current_stream_capturing()
+        recording = self._context.device.type == "cuda" and torch.cuda.is_current_stream_capturing()
         before = [] if recording else [buffer.clone() for buffer in buffers]
         model.zero_grad(set_to_none=True)  # a recording that failed may have left gradients never computed
         while True:
@@ -190,15 +214,16 @@ class Steps:
             self.meter.add(loss, part.y)
 
     def _backward_part(self, part: Batch) -> Loss:
-        loss = loss_of(self._stage, part, self._engine.recipe)
-        (loss.total / self._engine.plan.parts).backward()  # type: ignore[no-untyped-call]
+        with in_precision(self._context.recipe, self._context.device):
+            loss = self._stage.loss(part)
+        (loss.total / self._context.plan.parts).backward()  # type: ignore[no-untyped-call]
         return Loss(
             loss.total.detach(), {name: value.detach() for name, value in loss.parts.items()}, loss.logits.detach()
         )
 
     def _parts(self, batch: Batch) -> Iterator[Batch]:
         """The batch in equal parts of whole groups; `plan.part` says which is at hand."""
-        plan = self._engine.plan
+        plan = self._context.plan
         size = len(batch.y) // plan.parts
         for number in range(plan.parts):
             plan.part = number
@@ -207,7 +232,7 @@ class Steps:
 
     def _cut_smaller(self, images: int) -> None:
         """Take more parts, as few as can be; an error when a part would be less than a group."""
-        plan = self._engine.plan
+        plan = self._context.plan
         group = min(plan.group, images)
         fitting = [parts for parts in range(plan.parts + 1, images // group + 1) if images % (parts * group) == 0]
         if not fitting:
@@ -216,4 +241,4 @@ class Steps:
                 "(and training.batch), or use a device with more memory"
             )
         plan.parts = fitting[0]
-        self._engine.progress.say(f"out of memory: batches are now computed in {plan.parts} parts, to the same result")
+        self._context.progress.say(f"out of memory: batches are now computed in {plan.parts} parts, to the same result")

@@ -1,27 +1,19 @@
-"""What is done between epochs: the loss on the validation split, and new normalisation statistics."""
+"""What is done between epochs: the loss on the validation split, new normalisation statistics, and the HSIC plane."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-import torch
-from torch import Tensor
-
-from pwoa.training.fast import Replayed
-from pwoa.training.groups import layers_with_statistics, statistics_anew
-from pwoa.training.processes import Processes
-from pwoa.training.stage import Batch, Stage
-from pwoa.training.steps import Meter, loss_of
-
-if TYPE_CHECKING:
-    from pwoa.training.engine import Engine
 from collections.abc import Callable, Mapping, Sequence
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 from pwoa.models.hidden import hidden_points, recording
 from pwoa.objectives.hsic import bottleneck
-from pwoa.training.stage import Material
+from pwoa.training.fast import Replayed
+from pwoa.training.groups import layers_with_statistics, statistics_anew
+from pwoa.training.processes import Processes
+from pwoa.training.stage import Batch, Material, Stage
+from pwoa.training.steps import Context, Meter, in_precision
 
 STATISTICS = 2048
 """How many training images, at most, the normalisation statistics of averaged weights are taken on."""
@@ -30,19 +22,19 @@ STATISTICS = 2048
 class Validation:
     """The validation of a stage. A method may attack each batch, so these passes are recorded too."""
 
-    def __init__(self, engine: Engine, stage: Stage) -> None:
-        self._engine, self._stage, self._meter = engine, stage, Meter()
-        self._generator = torch.Generator(engine.device)
-        self._measured = Replayed(record=engine.records)
-        self._passed = Replayed(record=engine.records, generator=self._generator)
+    def __init__(self, context: Context, stage: Stage) -> None:
+        self._context, self._stage, self._meter = context, stage, Meter()
+        self._generator = torch.Generator(context.device)
+        self._measured = Replayed(record=context.records)
+        self._passed = Replayed(record=context.records, generator=self._generator)
 
     @torch.no_grad()
     def means(self) -> dict[str, float]:
         """The loss and its parts on the validation split, of the model as it is."""
-        engine = self._engine
-        engine.model.eval()
-        batches = torch.split(engine.material.validation, self._at_a_time)
-        among = engine.processes if len(batches) >= engine.processes.count else Processes()
+        context = self._context
+        context.model.eval()
+        batches = torch.split(context.material.validation, self._at_a_time)
+        among = context.processes if len(batches) >= context.processes.count else Processes()
         for index in batches[among.rank :: among.count]:
             self._measured(self._measure, index, self._stage.constants())
             self._meter.count(len(index))
@@ -55,16 +47,16 @@ class Validation:
         They are augmented, as those that the weights were trained on: without the black borders of shifted images the
         statistics are others, and a robust ResNet-18 loses four to six points under PGD.
         """
-        engine, batch = self._engine, self._engine.recipe.batch
-        if not layers_with_statistics(engine.model):
+        context, batch = self._context, self._context.recipe.batch
+        if not layers_with_statistics(context.model):
             return
-        train = engine.material.train
+        train = context.material.train
         count = max(min(len(train), STATISTICS) // batch, 1) * batch
         at_a_time = self._at_a_time
         some = train[torch.arange(count, device=train.device) * len(train) // count]  # they may be sorted by class
-        engine.model.train()
-        self._generator.manual_seed(engine.recipe.seed)
-        with statistics_anew(engine.model) as note, engine.plan.undivided():
+        context.model.train()
+        self._generator.manual_seed(context.recipe.seed)
+        with statistics_anew(context.model) as note, context.plan.undivided():
             for index in torch.split(some, at_a_time):
                 self._passed(self._pass, index, self._stage.constants())
                 note()
@@ -72,22 +64,23 @@ class Validation:
     @property
     def _at_a_time(self) -> int:
         """So many images fit into memory: as many as in training, or a group, on which several processes agree."""
-        alone = self._engine.processes.count == 1
-        return max(self._engine.recipe.batch // self._engine.plan.parts, self._group) if alone else self._group
-
-    @property
-    def _group(self) -> int:
-        return min(self._engine.recipe.group, self._engine.recipe.batch)
+        context = self._context
+        alone = context.processes.count == 1
+        return max(context.recipe.batch // context.plan.parts, context.group) if alone else context.group
 
     def _measure(self, index: Tensor) -> None:
-        x, y = self._engine.material.images.batch(index)
-        self._meter.add(loss_of(self._stage, Batch(x, y, index), self._engine.recipe), y)
+        x, y = self._context.material.images.batch(index)
+        with in_precision(self._context.recipe, x.device):
+            loss = self._stage.validation_loss(Batch(x, y, index))
+        self._meter.add(loss, y)
 
     def _pass(self, index: Tensor) -> None:
-        """Augmented group by group, so that it is the same however many are passed at a time."""
-        groups = [self._engine.material.augmented(part, self._generator) for part in torch.split(index, self._group)]
-        x, y = (torch.cat(each) for each in zip(*groups, strict=True))
-        loss_of(self._stage, Batch(x, y, index), self._engine.recipe)
+        """Augment group by group, so that it is the same however many are passed at a time."""
+        context = self._context
+        groups = [context.material.augmented(part, self._generator) for part in torch.split(index, context.group)]
+        x, y = (torch.cat(parts) for parts in zip(*groups, strict=True))
+        with in_precision(context.recipe, x.device):
+            self._stage.loss(Batch(x, y, index))
 
 
 IMAGES = 512
@@ -107,7 +100,7 @@ def hsic_plane(
         model.eval()
         with recording(model, last) as hidden:
             model(x)
-        found = bottleneck(x, y, [hidden[name] for name in last], normalised)
-        return {"hsic_x_last": found.x.item(), "hsic_y_last": found.y.item()}
+        dependence = bottleneck(x, y, [hidden[name] for name in last], normalised)
+        return {"hsic_x_last": dependence.x.item(), "hsic_y_last": dependence.y.item()}
 
     return measure

@@ -1,0 +1,142 @@
+"""What is measured: a model and the images it is measured on, and what tells one evaluation from another."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import hashlib
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from pwoa import __version__
+from pwoa.attacks.registry import GRADIENT_FREE, TRANSFER, parse_attacks
+from pwoa.data.images import Data, Images
+from pwoa.devices import device_name
+from pwoa.errors import InputError, first_line
+from pwoa.models.architectures.registry import architecture_name
+from pwoa.models.border import as_logits, check_model, evaluating
+from pwoa.models.checkpoints.tensors import fingerprint
+from pwoa.models.onnx import OnnxModel
+from pwoa.recipe import Evaluation
+from pwoa.threat import Threat
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A model and the images it is measured on, checked and on the device.
+
+    data: what the images are of. hashes: those of model, data and surrogate that are known already.
+    """
+
+    model: nn.Module
+    images: Images
+    data: Data
+    device: torch.device
+    surrogate: nn.Module | None = None
+    hashes: Mapping[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def of(
+        cls, model: nn.Module, data: Data, images: int, device: torch.device, surrogate: nn.Module | None = None
+    ) -> Subject:
+        """Return the subject of so many test images (0: all), with copies of the networks, which are not changed."""
+        test = data.test.first(images or len(data.test)).to(device)
+        sample = test.batch(torch.arange(min(2, len(test)), device=device))[0]
+        copies = [None if network is None else copy.deepcopy(network).to(device) for network in (model, surrogate)]
+        for network in copies:
+            if network is not None:
+                check_model(network, sample, data.classes, logits_only=False)
+        assert copies[0] is not None
+        return cls(copies[0], test, data, device, copies[1])
+
+    @property
+    def differentiable(self) -> bool:
+        """Whether the model has gradients at all."""
+        return getattr(self.model, "differentiable", True)
+
+    def possible(self, attacks: str | Sequence[str], given: bool) -> tuple[str, ...]:
+        """Return the attacks that this model can be given; for one without gradients the default is what is left.
+
+        Natural accuracy is always measured, and `transfer` wherever there is a surrogate.
+        """
+        chosen = parse_attacks(attacks)
+        if TRANSFER in chosen and self.surrogate is None:
+            raise InputError("the attack transfer needs a surrogate: --surrogate MODEL (in Python: surrogate=)")
+        if not self.differentiable and not given:
+            chosen = ("natural", "square")
+        chosen = tuple(dict.fromkeys(("natural", *chosen, *([] if self.surrogate is None else [TRANSFER]))))
+        by_gradients = [name for name in chosen if name not in GRADIENT_FREE]
+        if by_gradients and not self.differentiable:
+            without = ", ".join(GRADIENT_FREE)
+            raise InputError(f"{by_gradients[0]} needs gradients, which this model has not; use {without}")
+        sample = self.images.batch(torch.arange(min(2, len(self.images)), device=self.device))[0]
+        if by_gradients:
+            _check_gradients(self.model, "the model", sample, self.data.classes, by_gradients[0])
+        if self.surrogate is not None and TRANSFER in chosen:
+            _check_gradients(self.surrogate, "the surrogate", sample, self.data.classes, TRANSFER)
+        return chosen
+
+    def asked(self, evaluation: Evaluation, threat: Threat) -> dict[str, Any]:
+        """Return what tells this evaluation from others; another version of pwoa may attack in another way."""
+        return {
+            "model": self.hashes.get("model") or fingerprint(self.model),
+            "architecture": _layers(self.model, self.surrogate),
+            "data": self.hashes.get("data") or self.data.fingerprint(),
+            "images": len(self.images),
+            "attacks": list(evaluation.attacks),
+            "threat": dataclasses.asdict(threat),
+            "precision": evaluation.precision,
+            "surrogate": None if self.surrogate is None else fingerprint(self.surrogate),
+            "radii": [other.radius for other in curve_threats(evaluation, threat)],
+            "batch": evaluation.batch,
+            "seed": evaluation.seed,
+            "checks": evaluation.checks,
+            "version": __version__,
+        }
+
+    def about(self, asked: Mapping[str, Any], name: str) -> dict[str, Any]:
+        """Return what result.json says of the model, the data and the circumstances."""
+        shown = ("model", "data", "threat", "precision", "surrogate", "radii", "batch", "seed", "checks")
+        return {
+            "name": name,
+            "dataset": self.data.name,
+            "architecture": self.model.name if isinstance(self.model, OnnxModel) else architecture_name(self.model),
+            "images_of": len(self.data.test),
+            **{key: asked[key] for key in shown},
+            "device": device_name(self.device),
+            "versions": {"pwoa": __version__, "torch": torch.__version__},
+        }
+
+
+def curve_threats(evaluation: Evaluation, threat: Threat) -> list[Threat]:
+    """Return the attacker at each radius of the security curve, its own among them; none without a curve.
+
+    Verdicts are named by six digits of their radius; those of the attacker's own are there already.
+    """
+    if not evaluation.radii:
+        return []
+    different = {f"{radius:.6g}": radius for radius in (*evaluation.radii, threat.radius)}
+    return [threat.at_radius(radius) for radius in sorted(different.values())]
+
+
+def _layers(*networks: nn.Module | None) -> str:
+    """Hash the networks as torch prints them: the same weights may be those of another activation."""
+    return hashlib.sha256(re.sub(r" at 0x\w+", "", str(networks)).encode()).hexdigest()
+
+
+def _check_gradients(model: nn.Module, which: str, x: Tensor, classes: int, attack: str) -> None:
+    """Refuse a model that has no gradient at all with respect to the image; one that is zero is for the checks."""
+    try:
+        with evaluating(model), torch.enable_grad():
+            at = x.clone().requires_grad_()
+            torch.autograd.grad(as_logits(model, classes)(at).sum(), at)
+    except Exception as error:  # a user's own forward can raise anything
+        raise InputError(
+            f"{attack} needs gradients, which {which} does not give ({first_line(error)}); "
+            f"without them there are {', '.join(GRADIENT_FREE)}"
+        ) from None

@@ -1,0 +1,72 @@
+"""What a method declares of itself: its name, its own settings, which others it uses, hints, and the files it reads."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from torch import nn
+
+from pwoa.errors import InputError
+from pwoa.recipe import Recipe
+from pwoa.training import Material, Stage
+
+
+class Method:
+    """The base of all methods. Every list of what methods do is asked of them here.
+
+    name: what it is called in recipes; its own section of settings, if it has one, is called the same.
+    settings: a frozen dataclass of its own settings with their defaults, or None.
+    common, uses, ignores: how the settings begin that make a difference to all methods of its kind, to this one
+    besides, and to this one not.
+    """
+
+    name: str
+    settings: ClassVar[type | None] = None
+    prunes: ClassVar[bool]
+    common: ClassVar[tuple[str, ...]] = ()
+    uses: ClassVar[tuple[str, ...]] = ()
+    ignores: ClassVar[tuple[str, ...]] = ()
+
+    @classmethod
+    def uses_setting(cls, setting: str) -> bool:
+        """Tell whether a setting, as `section.key`, makes a difference to the method."""
+        used = setting.startswith((*cls.common, *cls.uses, f"{cls.name}."))
+        return used and not (cls.ignores and setting.startswith(cls.ignores))
+
+    @classmethod
+    def complete(cls, recipe: Recipe) -> Recipe:
+        """Return the recipe with every setting of the method's own section, checked."""
+        if cls.settings is not None:
+            return recipe.with_own(recipe.own_settings(cls.settings))
+        if recipe.own:
+            raise InputError(f"{cls.name} has no settings of its own, so no {cls.name}.{recipe.own[0][0]}")
+        return recipe
+
+    @classmethod
+    def hints(cls, recipe: Recipe) -> list[str]:
+        """Return a line for each setting that the method is not meant for, or does not use."""
+        return []
+
+    @classmethod
+    def files(cls, recipe: Recipe) -> dict[str, str]:
+        """Return the files that the method reads besides teacher and data, by the setting that names them."""
+        return {}
+
+    @classmethod
+    def stage_epochs(cls, recipe: Recipe) -> tuple[int, ...]:
+        """Return how many epochs each stage has."""
+        return recipe.search.epochs, recipe.finetune.epochs
+
+
+class PruningMethod(Method):
+    """A way to prune: stages that change `student`, a copy of `teacher`; and whether they need adversarial examples.
+
+    A new one is a file with a subclass, and a line in `pwoa.methods.METHODS`.
+    """
+
+    prunes = True
+    common = ("method", "data.", "teacher.", "threat.", "sparsity.", "training.", "evaluation.")
+    stages: list[Stage]
+
+    def __init__(self, student: nn.Module, teacher: nn.Module, material: Material, recipe: Recipe) -> None:
+        self.example_free = not recipe.training.mix
