@@ -114,6 +114,7 @@ def quick() -> Callable[..., Recipe]:
             "training.device": "cpu",
             "training.checkpoint_seconds": 0.0,
             "evaluation.attacks": ["natural", "pgd2"],
+            "evaluation.checks": False,
         }
         return Recipe().with_settings(chosen | {key.replace("__", "."): value for key, value in settings.items()})
 

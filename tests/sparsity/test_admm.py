@@ -10,7 +10,12 @@ import torch
 from torch import Tensor, nn
 
 from pwoa.sparsity.admm import Admm
-from pwoa.sparsity.patterns import project
+from pwoa.sparsity.constraint import Constraint
+
+
+def project(weight: Tensor, kept: int) -> Tensor:
+    """The nearest weight with `kept` entries."""
+    return Constraint({"w": nn.Parameter(weight)}, {"w": kept}).project("w", weight)
 
 
 def parameters(*shapes: tuple[int, ...], seed: int = 0) -> dict[str, nn.Parameter]:
@@ -50,7 +55,7 @@ def test_it_finds_the_constrained_minimum_of_a_quadratic(
     a, d = problem()
     value, support = constrained_minimum(a, d, kept)
     weight = nn.Parameter(a.clone())
-    admm = Admm({"w": weight}, {"w": kept}, rho=0.1, growth=1.2, limit=1.0)
+    admm = Admm(Constraint({"w": weight}, {"w": kept}), rho=0.1, growth=1.2, limit=1.0)
     optimizer = torch.optim.SGD([weight], lr=0.15)
     for step in range(3000):
         if step and step % 10 == 0:
@@ -74,7 +79,7 @@ def test_the_diagonal_problem_is_not_solved_by_magnitude() -> None:
 def test_penalty_is_the_formula_and_add_gradient_its_derivative() -> None:
     weights = parameters((3, 4), (2, 3, 2, 2))
     kept = {"layer0": 5, "layer1": 7}
-    admm = Admm(weights, kept, rho=0.3, growth=2.0, limit=10.0)
+    admm = Admm(Constraint(weights, kept), rho=0.3, growth=2.0, limit=10.0)
     with torch.no_grad():
         for weight in weights.values():
             weight.add_(0.1 * weight.square() + 0.05)
@@ -99,18 +104,18 @@ def test_penalty_is_the_formula_and_add_gradient_its_derivative() -> None:
 
 def test_before_any_update_the_penalty_is_the_distance_to_the_projection() -> None:
     weights = parameters((4, 5))
-    admm = Admm(weights, {"layer0": 6}, rho=0.02)
+    admm = Admm(Constraint(weights, {"layer0": 6}), rho=0.02)
     distance = (weights["layer0"] - project(weights["layer0"], 6)).detach().square().sum()
     assert float(admm.penalty()) == pytest.approx(0.01 * float(distance), rel=1e-12)
 
 
 def test_no_penalty_where_nothing_is_pruned() -> None:
-    admm = Admm(parameters((4, 5)), {"layer0": 20})
+    admm = Admm(Constraint(parameters((4, 5)), {"layer0": 20}))
     assert float(admm.penalty()) == 0
 
 
 def test_rho_grows_to_the_limit_and_stops() -> None:
-    admm = Admm(parameters((4,)), {"layer0": 2}, rho=0.1, growth=3.0, limit=1.0)
+    admm = Admm(Constraint(parameters((4,)), {"layer0": 2}), rho=0.1, growth=3.0, limit=1.0)
     seen = []
     for _ in range(5):
         seen.append(admm.rho)
@@ -119,7 +124,7 @@ def test_rho_grows_to_the_limit_and_stops() -> None:
 
 
 def test_a_rho_above_the_limit_stays() -> None:
-    admm = Admm(parameters((4,)), {"layer0": 2}, rho=5.0, growth=3.0, limit=1.0)
+    admm = Admm(Constraint(parameters((4,)), {"layer0": 2}), rho=5.0, growth=3.0, limit=1.0)
     admm.update()
     assert admm.rho == 5.0
 
@@ -139,7 +144,7 @@ def advance(weights: dict[str, nn.Parameter], admm: Admm, steps: int) -> None:
 def test_it_goes_on_from_its_state_to_the_same_bits() -> None:
     def fresh() -> tuple[dict[str, nn.Parameter], Admm]:
         weights = parameters((3, 4), (5,))
-        return weights, Admm(weights, {"layer0": 4, "layer1": 2}, rho=0.05)
+        return weights, Admm(Constraint(weights, {"layer0": 4, "layer1": 2}), rho=0.05)
 
     weights, admm = fresh()
     advance(weights, admm, 5)

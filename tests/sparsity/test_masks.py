@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from pwoa.sparsity.constraint import prunable
+from pwoa.sparsity.constraint import Constraint, prunable
 from pwoa.sparsity.masks import Masks
 from pwoa.training.steps import Average
 
@@ -32,7 +32,7 @@ def zeros(net: nn.Module) -> dict[str, Tensor]:
 def test_choose_keeps_exactly_the_largest() -> None:
     net = network()
     before = {name: weight.detach().clone() for name, weight in prunable(net).items()}
-    masks = Masks(prunable(net), KEPT, "unstructured")
+    masks = Masks(Constraint(prunable(net), KEPT))
     masks.choose()
     for name, weight in prunable(net).items():
         mask = masks.masks[name].bool()
@@ -43,7 +43,7 @@ def test_choose_keeps_exactly_the_largest() -> None:
 
 def test_gradients_are_masked_and_other_parameters_left_alone() -> None:
     net = network()
-    masks = Masks(prunable(net), KEPT, "unstructured")
+    masks = Masks(Constraint(prunable(net), KEPT))
     masks.choose()
     F.cross_entropy(net(batch()[0]), batch()[1]).backward()
     before = {name: parameter.grad.clone() for name, parameter in net.named_parameters()}
@@ -57,7 +57,7 @@ def test_gradients_are_masked_and_other_parameters_left_alone() -> None:
 def test_weights_without_gradient_are_passed_over() -> None:
     net = network()
     net[0].weight.requires_grad_(False)
-    masks = Masks(prunable(net), KEPT, "unstructured")
+    masks = Masks(Constraint(prunable(net), KEPT))
     masks.choose()
     F.cross_entropy(net(batch()[0]), batch()[1]).backward()
     masks.mask_gradients()
@@ -77,7 +77,7 @@ def test_zeros_stay_zero_through_momentum_weight_decay_and_averaging(
     make: Callable[[Iterable[Tensor]], torch.optim.Optimizer],
 ) -> None:
     net = network()
-    masks = Masks(prunable(net), KEPT, "unstructured")
+    masks = Masks(Constraint(prunable(net), KEPT))
     masks.choose()
     pruned = zeros(net)
     kept_before = net[3].weight.detach().clone()
@@ -103,9 +103,9 @@ def test_zeros_stay_zero_through_momentum_weight_decay_and_averaging(
 
 def test_state_round_trip() -> None:
     net = network()
-    masks = Masks(prunable(net), KEPT, "unstructured")
+    masks = Masks(Constraint(prunable(net), KEPT))
     masks.choose()
-    other = Masks(prunable(network()), KEPT, "unstructured")
+    other = Masks(Constraint(prunable(network()), KEPT))
     assert all(mask.dtype == torch.bool for mask in masks.state_dict().values())
     other.load_state_dict(masks.state_dict())
     for name in KEPT:

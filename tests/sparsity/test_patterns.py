@@ -7,9 +7,15 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch import Tensor
+from torch import Tensor, nn
 
-from pwoa.sparsity.patterns import PATTERNS, project
+from pwoa.sparsity.constraint import Constraint
+from pwoa.sparsity.patterns import PATTERNS
+
+
+def project(weight: Tensor, kept: int) -> Tensor:
+    """The nearest weight with `kept` entries."""
+    return Constraint({"w": nn.Parameter(weight)}, {"w": kept}).project("w", weight)
 
 few = settings(deadline=None, max_examples=40)
 shapes = st.lists(st.integers(1, 4), min_size=1, max_size=4).filter(lambda shape: math.prod(shape) <= 8)

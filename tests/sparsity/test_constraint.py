@@ -5,7 +5,8 @@ import torch
 from torch import nn
 
 from pwoa.errors import InputError
-from pwoa.sparsity.constraint import Count, count, prunable, sizes
+from pwoa.sparsity.allocation import sizes
+from pwoa.sparsity.constraint import Count, count, prunable
 
 
 class Net(nn.Module):
