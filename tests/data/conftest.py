@@ -1,4 +1,4 @@
-"""Tiny data sets in the official formats, a web server that can misbehave, and an npm that is not npm."""
+"""Tiny data sets in the official formats, and a web server that can misbehave."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import hashlib
 import io
 import pickle
 import struct
-import sys
 import tarfile
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -204,30 +203,6 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty cache, so that no test sees or touches the user's."""
     monkeypatch.setenv("PWOA_CACHE", str(tmp_path / "cache"))
     return tmp_path / "cache"
-
-
-@pytest.fixture
-def npm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Mapping[str, bytes] | None], Path]:
-    """Install an npm whose `pack` gives an archive of these files, or fails; gives the log of its call."""
-
-    def install(files: Mapping[str, bytes] | None) -> Path:
-        folder = tmp_path / "bin"
-        folder.mkdir()
-        archive, log = folder / "archive", folder / "log"
-        if files is not None:
-            archive.write_bytes(tar_bytes({f"package/{name}": content for name, content in files.items()}))
-        (folder / "npm").write_text(
-            f"#!{sys.executable}\n"
-            "import pathlib, shutil, sys\n"
-            f"pathlib.Path({str(log)!r}).write_text(' '.join(sys.argv[1:]))\n"
-            f"if not pathlib.Path({str(archive)!r}).exists(): sys.exit('npm error: registry\\nnot reached')\n"
-            f"shutil.copy({str(archive)!r}, 'package-1.0.0.tgz')\n"
-        )
-        (folder / "npm").chmod(0o755)
-        monkeypatch.setenv("PATH", str(folder))
-        return log
-
-    return install
 
 
 @pytest.fixture

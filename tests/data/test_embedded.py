@@ -15,6 +15,7 @@ from pwoa.data.store import EMBEDDED
 
 def test_it_is_balanced_grey_and_complete() -> None:
     data = load_data("mnist-mini")
+    assert (data.name, data.classes) == ("mnist-mini", 10)
     assert data.train.pixels.shape == (10000, 1, 28, 28)
     assert data.test.pixels.shape == (2000, 1, 28, 28)
     assert data.train.labels.bincount().tolist() == [1000] * 10
@@ -43,9 +44,19 @@ def test_its_licence_is_there() -> None:
         assert needed in text
 
 
-def test_importing_the_data_room_imports_no_pillow() -> None:
-    code = "import sys, pwoa.data; sys.exit('PIL' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], env={"PYTHONPATH": ":".join(sys.path)}).returncode == 0
+def imported_by(code: str) -> set[str]:
+    """Which of the heavy libraries a fresh Python has after running the code."""
+    code += "; import sys; print(*({'torch', 'PIL'} & sys.modules.keys()))"
+    command, environment = [sys.executable, "-c", code], {"PYTHONPATH": ":".join(sys.path)}
+    return set(subprocess.run(command, env=environment, check=True, capture_output=True, text=True).stdout.split())
+
+
+def test_loading_data_imports_no_pillow() -> None:
+    assert imported_by("from pwoa.data.load import load_data; load_data('mnist-mini')") == {"torch"}
+
+
+def test_listing_and_getting_data_imports_no_torch() -> None:
+    assert imported_by("from pwoa.data.store import get, status; status(); get('mnist-mini')") == set()
 
 
 def test_every_published_set_can_be_verified() -> None:

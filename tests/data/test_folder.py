@@ -107,7 +107,7 @@ def no_classes(root: Path) -> None:
         (too_large, "9.png is not a readable image: .* exceeds limit"),
         (empty_class, "bee holds no image"),
         (new_class, "bee is a class that train does not have: it has ant, cat, dog"),
-        (no_test, "pets has no folder test: .* give its name and folder="),
+        (no_test, "pets has no folder test: .* give its name and data_folder="),
         (no_classes, "train has no class folders"),
     ],
 )
@@ -130,8 +130,8 @@ def test_paths_that_are_no_folder(root: Path) -> None:
     with pytest.raises(InputError, match="there is no data set and no folder"):
         load_data(root / "nowhere")
     with pytest.raises(InputError, match="'~nobody-of-that-name' is not the path of a folder"):
-        load_data("mnist", folder="~nobody-of-that-name")
+        load_data("mnist", data_folder="~nobody-of-that-name")
     with pytest.raises(InputError, match="'3' is not the path of a folder"):
-        load_data("mnist", folder=3)  # type: ignore[arg-type]
+        load_data("mnist", data_folder=3)  # type: ignore[arg-type]
     with pytest.raises(InputError, match="mnist is not a folder: to load the data set of that name"):
         load_data(Path("mnist"))

@@ -60,3 +60,13 @@ def test_another_seed_holds_out_others() -> None:
 def test_split_must_leave_training_data(validation: int) -> None:
     with pytest.raises(InputError, match=f"hold out {validation} of the 5 .* set data.validation to fewer, such as 1"):
         Data("d", make(5), make(1), 10).split(validation, 0)
+
+
+def test_the_fingerprint_is_of_all_images_and_labels_and_hashed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    data, same = Data("d", make(3), make(2), 10), Data("e", make(3), make(2), 10)
+    fingerprint = data.fingerprint()
+    assert fingerprint == same.fingerprint() == data.to("cpu").fingerprint()
+    assert fingerprint != Data("d", make(2), make(3), 10).fingerprint()
+    assert fingerprint != Data("d", make(3, torch.float32), make(2), 10).fingerprint()
+    monkeypatch.setattr("hashlib.sha256", None)
+    assert data.fingerprint() == fingerprint

@@ -134,6 +134,6 @@ def test_sources_that_are_none(source: Any) -> None:
         load_data(source)
 
 
-def test_folder_goes_with_a_name() -> None:
-    with pytest.raises(InputError, match="goes with the name of a data set"):
-        load_data((GOOD, GOOD), folder="somewhere")
+def test_a_data_folder_goes_with_a_name() -> None:
+    with pytest.raises(InputError, match=r"^data_folder='somewhere' goes with the name of a data set"):
+        load_data((GOOD, GOOD), data_folder="somewhere")

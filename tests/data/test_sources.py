@@ -13,9 +13,8 @@ import numpy as np
 import pytest
 
 from pwoa.data.catalog import DATASETS
-from pwoa.data.images import Data
 from pwoa.data.load import load_data
-from pwoa.data.store import cache_folder, check_labels, find, get, load, status
+from pwoa.data.store import Splits, cache_folder, check_labels, find, get, load_official, status
 from pwoa.errors import InputError
 
 Write = Callable[[Path, Mapping[str, bytes]], Path]
@@ -25,11 +24,10 @@ def plain(files: Mapping[str, bytes]) -> dict[str, bytes]:
     return {name.removesuffix(".gz"): gzip.decompress(content) for name, content in files.items()}
 
 
-def assert_is(data: Data, tiny: Any) -> None:
-    for images, split in ((data.train, tiny.train), (data.test, tiny.test)):
-        assert np.array_equal(images.pixels.numpy(), split.pixels)
-        assert np.array_equal(images.labels.numpy(), split.labels)
-    assert (data.name, data.classes) == (tiny.spec.name, tiny.spec.classes)
+def assert_is(splits: Splits, tiny: Any) -> None:
+    for split, expected in zip(splits, (tiny.train, tiny.test), strict=True):
+        assert np.array_equal(split.pixels, expected.pixels)
+        assert np.array_equal(split.labels, expected.labels)
 
 
 @pytest.mark.parametrize("subfolder", ["", "MNIST/raw", "tiny-idx"])
@@ -45,7 +43,7 @@ def test_idx_files_in_a_given_folder(
         "misnamed": {f"{name}.gz": c for name, c in content.items()},  # a browser may have unpacked them
     }[form]
     write_files(tmp_path / "given" / subfolder, files)
-    assert_is(load(tiny_idx.spec, tmp_path / "given"), tiny_idx)
+    assert_is(load_official(tiny_idx.spec, tmp_path / "given"), tiny_idx)
 
 
 @pytest.mark.parametrize("form", ["binary", "python"])
@@ -56,21 +54,21 @@ def test_cifar_in_a_given_folder(
     files, subfolder, archive = cifar(form, tiny_cifar)
     content = {archive[0]: archive[1]} if container == "archive" else files
     write_files(tmp_path / "given" / (subfolder if container == "subfolder" else ""), content)
-    assert_is(load(tiny_cifar.spec, tmp_path / "given"), tiny_cifar)
+    assert_is(load_official(tiny_cifar.spec, tmp_path / "given"), tiny_cifar)
 
 
 def test_a_given_folder_is_the_only_place(tiny_idx: Any, tmp_path: Path, write_files: Write) -> None:
     write_files(cache_folder(tiny_idx.spec), tiny_idx.offered)
     given = write_files(tmp_path / "given", dict(list(tiny_idx.offered.items())[:3]))
     with pytest.raises(InputError, match=r"given does not hold tiny-idx: found no t10k-labels-idx1-ubyte there"):
-        load(tiny_idx.spec, given)
+        load_official(tiny_idx.spec, given)
     with pytest.raises(InputError, match="nowhere is not a folder"):
-        load(tiny_idx.spec, tmp_path / "nowhere")
+        load_official(tiny_idx.spec, tmp_path / "nowhere")
 
 
 def test_the_cache_comes_before_the_network(tiny_idx: Any, write_files: Write) -> None:
     write_files(cache_folder(tiny_idx.spec), tiny_idx.offered)
-    assert_is(load(tiny_idx.spec), tiny_idx)
+    assert_is(load_official(tiny_idx.spec), tiny_idx)
 
 
 def test_where_the_cache_is(tiny_idx: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -91,13 +89,13 @@ def test_one_changed_byte_is_noticed(tiny_idx: Any, tmp_path: Path, write_files:
     files[name] = files[name][:-1] + bytes([files[name][-1] ^ 1])
     write_files(tmp_path / "given", files)
     with pytest.raises(InputError, match=f"given is not tiny-idx as published: the {split} split has SHA-256"):
-        load(tiny_idx.spec, tmp_path / "given")
+        load_official(tiny_idx.spec, tmp_path / "given")
 
 
 def test_labels_outside_the_classes(tiny_idx: Any, tmp_path: Path, write_files: Write) -> None:
     write_files(tmp_path / "given", tiny_idx.offered)
     with pytest.raises(InputError, match="has labels from 1 to 9; tiny-idx has 0 to 8"):
-        load(replace(tiny_idx.spec, classes=9), tmp_path / "given")
+        load_official(replace(tiny_idx.spec, classes=9), tmp_path / "given")
     negative = tiny_idx.train._replace(labels=tiny_idx.train.labels - 9)
     with pytest.raises(InputError, match="here has labels from -"):
         check_labels(tiny_idx.spec, negative, "here")
@@ -106,48 +104,48 @@ def test_labels_outside_the_classes(tiny_idx: Any, tmp_path: Path, write_files: 
 def test_without_digests_published_files_must_have_their_md5(tiny_idx: Any, tmp_path: Path, write_files: Write) -> None:
     spec = replace(tiny_idx.spec, digests=None)
     write_files(tmp_path / "given", tiny_idx.offered)
-    assert_is(load(spec, tmp_path / "given"), tiny_idx)
+    assert_is(load_official(spec, tmp_path / "given"), tiny_idx)
     name = "t10k-images-idx3-ubyte.gz"
     again = gzip.compress(gzip.decompress(tiny_idx.offered[name]), compresslevel=0)
     write_files(tmp_path / "given", {name: again})
     with pytest.raises(InputError, match=f"{name} has the wrong checksum: MD5 .*, expected .*pwoa data get"):
-        load(spec, tmp_path / "given")
+        load_official(spec, tmp_path / "given")
 
 
 def test_of_two_forms_the_one_with_a_checksum_is_read(tiny_idx: Any, tmp_path: Path, write_files: Write) -> None:
     damaged = {name: content[:-1] + b"!" for name, content in plain(tiny_idx.offered).items()}
     write_files(tmp_path / "given", tiny_idx.offered | damaged)
-    assert_is(load(replace(tiny_idx.spec, digests=None), tmp_path / "given"), tiny_idx)
+    assert_is(load_official(replace(tiny_idx.spec, digests=None), tmp_path / "given"), tiny_idx)
 
 
-def test_files_of_another_known_data_set_are_told(
+def test_files_of_another_known_data_set_are_named(
     tiny_idx: Any, tmp_path: Path, write_files: Write, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(DATASETS, "tiny-idx", tiny_idx.spec)
     write_files(tmp_path / "given", plain(tiny_idx.offered))
     with pytest.raises(InputError, match="given holds tiny-idx, not sibling"):
-        load(replace(tiny_idx.spec, name="sibling", digests=None), tmp_path / "given")
+        load_official(replace(tiny_idx.spec, name="sibling", digests=None), tmp_path / "given")
 
 
 @pytest.mark.parametrize("content", [b"<html>sign in</html>", b"\x1f\x8bnot an archive"])
 def test_what_is_not_an_archive(tiny_cifar: Any, tmp_path: Path, write_files: Write, content: bytes) -> None:
     write_files(tmp_path / "given", {"cifar-10-python.tar.gz": content})
     with pytest.raises(InputError, match=r"cifar-10-python.tar.gz is (a web page|truncated or damaged)"):
-        load(tiny_cifar.spec, tmp_path / "given")
+        load_official(tiny_cifar.spec, tmp_path / "given")
 
 
 def test_truncated_archive(tiny_cifar: Any, tmp_path: Path, write_files: Write) -> None:
     (archive,) = tiny_cifar.offered.values()
     write_files(tmp_path / "given", {"cifar-10-binary.tar.gz": archive[:-4000]})
     with pytest.raises(InputError, match=rf"truncated or damaged: {len(archive) - 4000} bytes found"):
-        load(tiny_cifar.spec, tmp_path / "given")
+        load_official(tiny_cifar.spec, tmp_path / "given")
 
 
 def test_archive_without_the_files(tiny_cifar: Any, tmp_path: Path, write_files: Write, cifar: Any) -> None:
     _, _, (_, python_archive) = cifar("python", tiny_cifar)
     write_files(tmp_path / "given", {"cifar-10-binary.tar.gz": python_archive})
     with pytest.raises(InputError, match=r"does not hold cifar-10-batches-bin/data_batch_1\.bin"):
-        load(tiny_cifar.spec, tmp_path / "given")
+        load_official(tiny_cifar.spec, tmp_path / "given")
 
 
 def test_status_says_what_is_here(tiny_idx: Any, write_files: Write) -> None:
@@ -165,7 +163,7 @@ def test_status_says_what_is_here(tiny_idx: Any, write_files: Write) -> None:
 def test_embedded_data_needs_no_folder(tmp_path: Path) -> None:
     assert get("mnist-mini").is_dir()
     with pytest.raises(InputError, match="mnist-mini comes with pwoa"):
-        load_data("mnist-mini", folder=tmp_path)
+        load_data("mnist-mini", data_folder=tmp_path)
 
 
 @pytest.mark.parametrize(("name", "near"), [("cifar-10", "cifar10"), ("MNIST", "mnist"), ("fashion", "fashion-mnist")])

@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import subprocess
+import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -10,11 +13,12 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from pwoa.errors import InputError
 from pwoa.models.architectures.mnist import LeNet
 from pwoa.models.architectures.parts import scaled
-from pwoa.models.architectures.registry import ARCHITECTURES, architecture_name, build, lite_width
+from pwoa.models.architectures.registry import ARCHITECTURES, architecture_name, build, described, lite_width
 from pwoa.models.checkpoints.files import load_state
-from pwoa.models.folding import folded, fused
+from pwoa.models.checkpoints.folder import describe_model
+from pwoa.models.folding import fold, fuse
 from pwoa.models.hidden import hidden_points, recording
-from pwoa.runs.folder import Run, describe_model, load_run
+from pwoa.models.load import load_model
 from pwoa.sparsity.constraint import count
 
 SMALL = ("lenet", "smallcnn")
@@ -72,6 +76,27 @@ def test_every_architecture_has_its_published_number_of_parameters() -> None:
         "smallcnn": 312_202,
     }
     assert {name: parameters(on_meta(name, 10, 1 if name in SMALL else 3)) for name in ARCHITECTURES} == published
+
+
+@pytest.mark.parametrize("name", ARCHITECTURES)
+def test_what_the_table_states_is_what_the_network_has(name: str) -> None:
+    stated = ARCHITECTURES[name]
+    model = on_meta(name, 10, stated.channels)
+    assert f"{type(model).__module__}:{type(model).__qualname__}" == stated.home
+    assert parameters(model) == stated.parameters
+    assert len(hidden_points(model, torch.empty(0))) == stated.hidden_points
+    assert stated.channels == (1 if name in SMALL else 3)
+    assert (name, stated.parameters, stated.hidden_points) in described()
+
+
+def test_the_architectures_are_listed_without_torch() -> None:
+    code = (
+        "import sys; from pwoa.models.architectures.registry import described; described(); print(sorted(sys.modules))"
+    )
+    command, environment = [sys.executable, "-c", code], {"PYTHONPATH": ":".join(sys.path)}
+    modules = subprocess.run(command, env=environment, check=True, capture_output=True, text=True).stdout
+    assert "'pwoa.models.architectures.registry'" in modules
+    assert "'torch'" not in modules
 
 
 @pytest.mark.parametrize(("name", "channels", "prunable"), [("lenet", 1, 3_273_504), ("resnet18", 3, 11_164_352)])
@@ -230,10 +255,10 @@ def test_gradients_reach_every_weight_and_the_image(name: str) -> None:
 @pytest.mark.parametrize("name", ARCHITECTURES)
 def test_every_architecture_can_be_traced_and_folded(name: str) -> None:
     model, x = narrow(name).double().eval(), images(name).double()
-    light = folded(model)
+    light = fold(model)
     assert isinstance(light, fx.GraphModule)
     with torch.no_grad():
-        for copy in (light, fused(light)):
+        for copy in (light, fuse(light)):
             assert torch.allclose(copy(x), model(x), atol=1e-9)
     left = {"preactresnet18": 9, "wrn-28-4": 12, "wrn-28-10": 12, "wrn-34-10": 15}
     assert len(norms(light)) == left.get(name, 0), "only normalisations of a block's sum stay"
@@ -361,12 +386,10 @@ def test_names_of_other_networks() -> None:
 
 
 @pytest.mark.parametrize("name", ARCHITECTURES)
-def test_a_run_gives_its_lite_network_back(name: str, tmp_path: Path) -> None:
+def test_a_run_gives_its_lite_network_back(name: str, tmp_path: Path, write_run: Callable[..., Path]) -> None:
     model = narrow(name).eval()
-    about = describe_model(model, 7, 3)
-    assert about["architecture"] == f"{name}@{NARROW}"
-    Run(tmp_path).save_model(model, about)
-    again = load_run(tmp_path)
+    assert describe_model(model, 7, 3)["architecture"] == f"{name}@{NARROW}"
+    again = load_model(write_run(tmp_path / "run", model, 7, 3))
     with torch.no_grad():
         assert torch.equal(again(images(name)), model(images(name)))
 

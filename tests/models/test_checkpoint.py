@@ -297,7 +297,7 @@ def images(channels: int = 1, classes: int = 3) -> Data:
 
 def test_load_model_fills_a_network_of_ones_own_and_returns_it_ready(tmp_path: Path) -> None:
     model = network().train()
-    loaded = load_model(model, saved(tmp_path / "a.pt", {"net": STATE}), images())
+    loaded = load_model(saved(tmp_path / "a.pt", {"net": STATE}), images(), architecture=model)
     assert loaded is model
     assert not loaded.training
     assert_same(dict(loaded.state_dict()))
@@ -306,24 +306,25 @@ def test_load_model_fills_a_network_of_ones_own_and_returns_it_ready(tmp_path: P
 def test_load_model_checks_the_model_on_the_data(tmp_path: Path) -> None:
     path = saved(tmp_path / "a.pt", STATE)
     with pytest.raises(InputError, match="gives 3 classes, the data has 4"):
-        load_model(network(), path, images(classes=4))
+        load_model(path, images(classes=4), architecture=network())
     with pytest.raises(InputError, match="cannot take images of 3×4×4"):
-        load_model(network(), path, images(channels=3))
+        load_model(path, images(channels=3), architecture=network())
     with pytest.raises(InputError, match=r"a\.pt does not fit LeNet: missing conv1\.weight"):
-        load_model("lenet", path, images())
+        load_model(path, images(), architecture="lenet")
 
 
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"checkpoint": STATE}, "a checkpoint is the path of a file or a folder, not a OrderedDict"),
+        ({"source": STATE}, "a model is given by a path, a name or an nn.Module, not by a OrderedDict"),
         ({"data": "mnist-mini"}, "the data must be what pwoa.load_data gives, not 'mnist-mini'"),
+        ({"architecture": nn.Flatten}, "give a network or the name of an architecture, not <class"),
         ({"mean": 0.5, "std": 0.5}, "the mean must be numbers, one a channel, not 0.5"),
         ({"mean": ["a"], "std": [1.0]}, r"the mean must be numbers, one a channel, not \['a'\]"),
     ],
 )
 def test_load_model_says_what_it_cannot_take(tmp_path: Path, given: dict[str, Any], message: str) -> None:
-    usual = {"architecture": network(), "checkpoint": saved(tmp_path / "a.pt", STATE), "data": images()}
+    usual = {"source": saved(tmp_path / "a.pt", STATE), "data": images(), "architecture": network()}
     with pytest.raises(InputError, match=message):
         load_model(**(usual | given))
 

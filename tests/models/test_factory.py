@@ -11,7 +11,8 @@ from torch import nn
 
 from pwoa.errors import InputError
 from pwoa.models.architectures.registry import architecture_name
-from pwoa.models.load import is_factory, load_factory
+from pwoa.models.factory import is_factory, load_factory
+from pwoa.models.load import load_model
 
 NETS = """
 from __future__ import annotations
@@ -72,9 +73,9 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         del sys.modules[name]
 
 
-def refused(text: str, checkpoint: Path | None = None) -> InputError:
+def refused(text: str) -> InputError:
     with pytest.raises(InputError) as caught:
-        load_factory(text, checkpoint)
+        load_factory(text)
     assert "\n" not in str(caught.value)
     return caught.value
 
@@ -150,7 +151,7 @@ def test_the_search_path_is_left_as_it_was(folder: Path, text: str) -> None:
 def test_a_checkpoint_fills_the_network(folder: Path) -> None:
     state = {"fc.weight": torch.arange(6.0).view(3, 2), "fc.bias": torch.ones(3)}
     torch.save({"state_dict": state}, folder / "net.pt")
-    model = load_factory("nets:make_net", folder / "net.pt")
+    model = load_model("nets:make_net", checkpoint=folder / "net.pt")
     assert all(torch.equal(value, state[name]) for name, value in model.state_dict().items())
 
 
@@ -164,7 +165,7 @@ def test_a_checkpoint_fills_the_network(folder: Path) -> None:
 def test_a_checkpoint_must_fit_in_every_key(folder: Path, state: dict[str, torch.Tensor], message: str) -> None:
     torch.save(state, folder / "net.pt")
     with pytest.raises(InputError, match=message):
-        load_factory("nets:make_net", folder / "net.pt")
+        load_model("nets:make_net", checkpoint=folder / "net.pt")
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from torch.nn.utils import parametrizations, prune
 
 from pwoa.models.architectures.registry import ARCHITECTURES, build
 from pwoa.models.border import as_logits
-from pwoa.models.folding import _ConvRelu, folded, fused, halved
+from pwoa.models.folding import _ConvRelu, fold, fuse, halve
 
 X = torch.rand(3, 2, 8, 8, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
 GREY = ("lenet", "smallcnn")
@@ -163,7 +163,7 @@ def tied(layer: nn.Conv2d) -> nn.Conv2d:
 @pytest.mark.parametrize("name", FOLDED)
 def test_batch_norms_are_folded_and_nothing_changes(name: str) -> None:
     model = settled(FOLDED[name]())
-    light = folded(model)
+    light = fold(model)
     assert norms(model)
     assert not norms(light)
     assert_same(light, model)
@@ -172,7 +172,7 @@ def test_batch_norms_are_folded_and_nothing_changes(name: str) -> None:
 @pytest.mark.parametrize("name", LEFT)
 def test_what_cannot_be_folded_is_left_and_nothing_changes(name: str) -> None:
     model = settled(LEFT[name]())
-    light = folded(model)
+    light = fold(model)
     assert isinstance(light, fx.GraphModule)
     assert len(norms(light)) == len(norms(model))
     assert_same(light, model)
@@ -182,7 +182,7 @@ def test_what_cannot_be_folded_is_left_and_nothing_changes(name: str) -> None:
 def test_registered_architectures_are_folded_as_far_as_can_be(name: str) -> None:
     shape = (1, 28, 28) if name in GREY else (3, 32, 32)
     model = settled(build(name, 3, shape[0], width=0.05))
-    light = folded(model)
+    light = fold(model)
     assert isinstance(light, fx.GraphModule)
     for node in light.graph.nodes:
         if node.op == "call_module" and isinstance(light.get_submodule(node.target), _BatchNorm):
@@ -190,7 +190,7 @@ def test_registered_architectures_are_folded_as_far_as_can_be(name: str) -> None
             assert before.op != "call_module" or len(before.users) > 1
     x = torch.rand(1, *shape, generator=torch.Generator().manual_seed(0)).double()
     assert_same(light, model, x)
-    assert_same(fused(light), model, x)
+    assert_same(fuse(light), model, x)
 
 
 @st.composite
@@ -212,9 +212,9 @@ def small_nets(draw: st.DrawFn) -> nn.Module:
 @settings(deadline=None, max_examples=30)
 @given(small_nets())
 def test_any_small_net_stays_the_same(model: nn.Module) -> None:
-    light = folded(model)
+    light = fold(model)
     assert isinstance(light, fx.GraphModule)
-    for mine in (light, fused(light)):
+    for mine in (light, fuse(light)):
         for a, b in zip(logits_and_gradient(mine, X), logits_and_gradient(model, X), strict=True):
             torch.testing.assert_close(a, b, rtol=0, atol=1e-10 * (1 + float(b.abs().max())))
 
@@ -228,7 +228,7 @@ def test_models_that_return_several_things(output: Callable[[Tensor], Any]) -> N
             return output(super().forward(x))
 
     model = settled(Several(lambda net, x: net.norm(net.conv(x)), conv=conv(), norm=norm()))
-    light = folded(model)
+    light = fold(model)
     assert not norms(light)
     assert type(light(X)) is type(model(X))
     assert_same(light, model)
@@ -240,7 +240,7 @@ def test_a_model_that_cannot_be_traced_comes_back_as_a_frozen_copy() -> None:
         return y if x.mean() > 0.5 else -y
 
     model = settled(Net(rule, conv=conv(), norm=norm())).train()
-    light = folded(model)
+    light = fold(model)
     assert not isinstance(light, fx.GraphModule)
     assert type(light) is Net
     assert not any(module.training for module in light.modules())
@@ -252,7 +252,7 @@ def test_a_model_that_cannot_be_traced_comes_back_as_a_frozen_copy() -> None:
 
 def test_a_model_in_training_mode_is_folded_as_in_eval_mode() -> None:
     model = settled(chain(conv(), norm(), nn.ReLU(), nn.Dropout(0.5))).train()
-    light = folded(model)
+    light = fold(model)
     assert not norms(light)
     assert model.training
     assert_same(light, model.eval())
@@ -273,9 +273,9 @@ def test_the_model_itself_is_never_changed(training: bool) -> None:
         modules = [(module.training, len(module._forward_hooks), type(module)) for module in model.modules()]
         return [states, marks, modules]
 
-    (before, *marks), light = everything(), folded(model)
+    (before, *marks), light = everything(), fold(model)
     assert isinstance(light, fx.GraphModule)
-    copies = [light, halved(light), fused(light), fused(halved(light))]
+    copies = [light, halve(light), fuse(light), fuse(halve(light))]
     assert not seen
     for copy in copies:
         assert not any(weight.requires_grad for weight in copy.parameters())
@@ -289,12 +289,12 @@ def test_the_model_itself_is_never_changed(training: bool) -> None:
 
 
 def test_a_copy_does_not_change_what_it_is_made_from() -> None:
-    light = folded(settled(chain(conv(bias=False), norm(), nn.ReLU(), conv(4, bias=False), nn.ReLU()), torch.float32))
+    light = fold(settled(chain(conv(bias=False), norm(), nn.ReLU(), conv(4, bias=False), nn.ReLU()), torch.float32))
     assert isinstance(light, fx.GraphModule)
     code, names, x = light.code, [*light.state_dict()], X.float()
     logits = light(x)
     with torch.no_grad():
-        for copy in (halved(light), fused(light)):
+        for copy in (halve(light), fuse(light)):
             for weight in copy.parameters():
                 weight.fill_(7)
     assert light.code == code
@@ -317,13 +317,13 @@ def hooked(place: str) -> nn.Module:
 @pytest.mark.parametrize("place", ["", "layers", *(f"layers.{i}" for i in range(5)), "out"])
 def test_hooks_that_change_what_goes_through_are_kept(place: str) -> None:
     model = hooked(place)
-    light = folded(model)
+    light = fold(model)
     assert isinstance(light, fx.GraphModule) is place.startswith(("layers.", "out"))
     assert len(norms(light)) == (place in ("", "layers", "layers.0", "layers.1"))
     assert_same(light, model)
     if isinstance(light, fx.GraphModule):
-        assert kernels(fused(light)) == (2 if place == "out" else 1)
-        assert_same(fused(light), model)
+        assert kernels(fuse(light)) == (2 if place == "out" else 1)
+        assert_same(fuse(light), model)
 
 
 def test_a_pruned_layer_keeps_its_mask() -> None:
@@ -331,14 +331,14 @@ def test_a_pruned_layer_keeps_its_mask() -> None:
     prune.l1_unstructured(model.get_submodule("layers.0"), "weight", 0.5)  # type: ignore[no-untyped-call]
     with torch.no_grad():
         model(X)  # else PyTorch cannot copy it
-    assert_same(folded(model), model)
+    assert_same(fold(model), model)
 
 
 # Halved
 
 
 def traced(model: nn.Module) -> fx.GraphModule:
-    light = folded(model)
+    light = fold(model)
     assert isinstance(light, fx.GraphModule)
     return light
 
@@ -360,7 +360,7 @@ def fully_convolutional() -> nn.Module:
 def test_a_halved_model_is_float16_but_for_its_last_layer(make: Callable[[], nn.Module], last: str) -> None:
     model = settled(make(), torch.float32)
     light = traced(model)
-    half = halved(light)
+    half = halve(light)
     for name, value in half.state_dict().items():
         kept = name.startswith(f"{last}.")
         assert value.dtype == (torch.float32 if kept else torch.float16), name
@@ -377,7 +377,7 @@ def test_logits_are_not_rounded_to_float16() -> None:
     wanted = model(X.half().float()).detach()
     with torch.no_grad():
         model.out.bias.add_(2000)  # in float16 its neighbours are 1 and 2 away
-    logits = halved(traced(model))(X.half()) - 2000
+    logits = halve(traced(model))(X.half()) - 2000
     torch.testing.assert_close(logits, wanted, rtol=0, atol=0.02 * float(wanted.std()))
 
 
@@ -386,7 +386,7 @@ def test_buffers_are_halved_too() -> None:
     model.register_buffer("mean", torch.full((1, 2, 1, 1), 0.5))
     model.register_buffer("std", torch.full((1, 2, 1, 1), 0.25))
     settled(model, torch.float32)
-    half = halved(traced(model))
+    half = halve(traced(model))
     assert half.get_buffer("mean").dtype == torch.float16
     wanted = model(X.half().float()).detach()
     torch.testing.assert_close(half(X.half()), wanted, rtol=0, atol=0.01 * float(wanted.std()))
@@ -418,7 +418,7 @@ def last_layer_twice() -> nn.Module:
 )
 def test_what_cannot_be_halved_is_refused(make: Callable[[], nn.Module], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        halved(folded(make()))
+        halve(fold(make()))
 
 
 # Fused
@@ -476,7 +476,7 @@ def fusing(name: str) -> tuple[nn.Module, int]:
 def test_a_convolution_and_its_relu_become_one(name: str) -> None:
     model, wanted = fusing(name)
     light = traced(model)
-    one = fused(light)
+    one = fuse(light)
     assert kernels(one) == wanted
     assert len(one.graph.nodes) <= len(light.graph.nodes) - wanted
     assert_same(light, model)
@@ -492,7 +492,7 @@ def test_names_do_not_get_in_the_way() -> None:
         a_b_relu=nn.ReLU(),
     )
     settled(model)
-    one = fused(traced(model))
+    one = fuse(traced(model))
     assert kernels(one) == 2
     assert_same(one, model)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import copy
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -23,10 +23,9 @@ from pwoa.models.border import Normalised
 from pwoa.models.checkpoints.contents import read_checkpoint
 from pwoa.models.checkpoints.files import load_state
 from pwoa.models.checkpoints.inspection import Guess, guess_architecture, inspect_checkpoint
-from pwoa.models.folding import folded
+from pwoa.models.folding import fold
 from pwoa.models.hidden import hidden_points, recording
 from pwoa.models.load import load_model
-from pwoa.runs.folder import Run, describe_model, load_run
 
 State = dict[str, Tensor]
 MEAN, STD = (0.4914, 0.4822, 0.4465), (0.2471, 0.2435, 0.2616)
@@ -178,10 +177,10 @@ def refused(*arguments: Any, **options: Any) -> str:
 def test_every_form_gives_the_logits_of_its_source(tmp_path: Path, data: Data, form: str) -> None:
     model, content = PLAIN[form]
     path = saved(tmp_path, content)
-    by_name = load_model(architecture_name(model), path, data)
+    by_name = load_model(path, data, architecture=architecture_name(model))
     assert type(by_name) is type(model)
     assert torch.equal(logits(by_name), logits(model))
-    recognised = load_model("auto", path, data)
+    recognised = load_model(path, data)
     assert architecture_name(recognised) == architecture_name(model)
     assert torch.equal(logits(recognised), logits(model))
     assert not recognised.training
@@ -193,7 +192,7 @@ def test_normalisation_in_a_file_becomes_a_layer(tmp_path: Path, data: Data, for
     path = saved(tmp_path, content)
     expected = model((X - torch.tensor(MEAN).view(1, 3, 1, 1)) / torch.tensor(STD).view(1, 3, 1, 1)).detach()
     for architecture in (architecture_name(model), None):
-        loaded = load_model(architecture, path, data)
+        loaded = load_model(path, data, architecture=architecture)
         assert isinstance(loaded, Normalised)
         assert torch.equal(logits(loaded), expected)
     found = inspect_checkpoint(path).normalisation
@@ -213,11 +212,11 @@ def test_a_missing_layer_is_never_filled_with_chance(tmp_path: Path, data: Data,
         return tree
 
     path = saved(tmp_path, without(content))
-    said = refused(architecture_name(model), path, data)
+    said = refused(path, data, architecture=architecture_name(model))
     assert f"does not fit {type(model).__name__}: missing " in said
     near = architecture_name(model).split("@")[0]
     assert f"nearest is {near}" in said
-    assert f"nearest is {near}" in refused("auto", path, data)
+    assert f"nearest is {near}" in refused(path, data)
 
 
 @pytest.mark.parametrize("form", PLAIN | NORMALISED)
@@ -230,7 +229,7 @@ def test_a_tensor_too_many_is_an_error(tmp_path: Path, data: Data, form: str) ->
             return dict(tree) | {key.replace("conv1.weight", "conv1.gate"): torch.ones(3)}
         return {key: more(value) if isinstance(value, Mapping) else value for key, value in tree.items()}
 
-    said = refused(architecture_name(model), saved(tmp_path, more(content)), data)
+    said = refused(saved(tmp_path, more(content)), data, architecture=architecture_name(model))
     assert "unexpected" in said
     assert "conv1.gate" in said
 
@@ -246,21 +245,23 @@ def test_a_tensor_too_many_is_an_error(tmp_path: Path, data: Data, form: str) ->
 def test_another_architecture_or_width_is_named(
     tmp_path: Path, data: Data, saved_as: str, asked: str, message: str
 ) -> None:
-    assert message in refused(asked, saved(tmp_path, network(saved_as).state_dict()), data)
+    assert message in refused(saved(tmp_path, network(saved_as).state_dict()), data, architecture=asked)
 
 
 def test_other_classes_and_channels_are_named(tmp_path: Path, data: Data) -> None:
     hundred = saved(tmp_path, network(classes=100).state_dict())
-    assert "the file has 100 classes, the data has 10" in refused("resnet18@0.05", hundred, data)
-    assert refused("auto", hundred, data).endswith("is a resnet18@0.05, but the file has 100 classes, the data has 10")
+    assert "the file has 100 classes, the data has 10" in refused(hundred, data, architecture="resnet18@0.05")
+    assert refused(hundred, data).endswith("is a resnet18@0.05, but the file has 100 classes, the data has 10")
     grey = saved(tmp_path, network(channels=1).state_dict())
-    assert "the file takes 1-channel images, the data has 3-channel ones" in refused("resnet18@0.05", grey, data)
-    assert "the file takes 1-channel images, the data has 3-channel ones" in refused(None, grey, data)
+    assert "the file takes 1-channel images, the data has 3-channel ones" in refused(
+        grey, data, architecture="resnet18@0.05"
+    )
+    assert "the file takes 1-channel images, the data has 3-channel ones" in refused(grey, data)
 
 
 def test_a_prefix_nobody_knows_is_named(tmp_path: Path, data: Data) -> None:
     path = saved(tmp_path, prefixed("encoder.", RESNET.state_dict()))
-    assert "the names in the file have the prefix 'encoder.'" in refused("resnet18@0.05", path, data)
+    assert "the names in the file have the prefix 'encoder.'" in refused(path, data, architecture="resnet18@0.05")
 
 
 def test_safetensors_and_half_precision(tmp_path: Path, data: Data) -> None:
@@ -269,7 +270,7 @@ def test_safetensors_and_half_precision(tmp_path: Path, data: Data) -> None:
             key: value.to(dtype) if value.is_floating_point() else value for key, value in RESNET.state_dict().items()
         }
         save_file(prefixed("module.", lower), tmp_path / "a.safetensors")
-        loaded = load_model("auto", tmp_path / "a.safetensors", data)
+        loaded = load_model(tmp_path / "a.safetensors", data)
         assert {value.dtype for value in loaded.parameters()} == {torch.float32}
         same = copy.deepcopy(RESNET)
         same.load_state_dict(lower)
@@ -286,12 +287,12 @@ def test_of_last_and_best_the_last_is_taken_and_said(tmp_path: Path) -> None:
 def test_a_cascade_is_refused(tmp_path: Path, data: Data) -> None:
     cascade = {"state_dict": [RESNET.state_dict(), RESNET.state_dict()], "epoch": 3}
     for content in (cascade, cascade["state_dict"]):
-        assert "holds 2 networks one after the other (a cascade" in refused("auto", saved(tmp_path, content), data)
+        assert "holds 2 networks one after the other (a cascade" in refused(saved(tmp_path, content), data)
 
 
 def test_settings_saved_as_objects_are_refused_with_the_way_out(tmp_path: Path, data: Data) -> None:
     content = {"state_dict": RESNET.state_dict(), "args": argparse.Namespace(lr=0.1)}
-    said = refused("auto", saved(tmp_path, content), data)
+    said = refused(saved(tmp_path, content), data)
     assert "a pickle with code in it, argparse.Namespace" in said
     assert "torch.save(model.state_dict()" in said
 
@@ -299,7 +300,7 @@ def test_settings_saved_as_objects_are_refused_with_the_way_out(tmp_path: Path, 
 def test_a_file_of_dill_names_madrys_robustness(tmp_path: Path, data: Data) -> None:
     path = tmp_path / "a.pt"
     path.write_bytes(b"\x80\x02cdill._dill\n_create_type\n.")
-    said = refused("resnet18", path, data)
+    said = refused(path, data, architecture="resnet18")
     assert "is refused" in said
     assert said.endswith("torch.save(model.state_dict(), …), with the model as Madry's robustness loads it")
 
@@ -308,7 +309,7 @@ def test_a_file_of_dill_names_madrys_robustness(tmp_path: Path, data: Data) -> N
 
 
 def hydra_top(weight: Tensor, scores: Tensor, k: float) -> Tensor:
-    """HYDRA's own mask, an image at a time: the int((1 - k)·n) lowest |scores| go."""
+    """HYDRA's own mask, a number at a time: the int((1 - k)·n) lowest |scores| go."""
     ranked = sorted(range(scores.numel()), key=lambda i: float(scores.abs().flatten()[i]))
     mask = torch.ones(scores.numel())
     mask[ranked[: int((1 - k) * scores.numel())]] = 0
@@ -343,10 +344,10 @@ def test_hydras_scores_keep_the_largest(tmp_path: Path, data: Data) -> None:
     state, layers = scored(RESNET)
     path = saved(tmp_path, hydra_file(state))
     expected = kept_by(state, layers, 0.25)
-    assert torch.equal(logits(load_model("resnet18@0.05", path, data, kept=0.25)), logits(expected))
-    assert torch.equal(logits(load_model("auto", path, data, kept=1)), logits(RESNET))
+    assert torch.equal(logits(load_model(path, data, architecture="resnet18@0.05", kept=0.25)), logits(expected))
+    assert torch.equal(logits(load_model(path, data, kept=1)), logits(RESNET))
     with_k = saved(tmp_path, hydra_file(state, k=0.25), "b.pt")
-    assert torch.equal(logits(load_model("auto", with_k, data)), logits(expected))
+    assert torch.equal(logits(load_model(with_k, data)), logits(expected))
     found = inspect_checkpoint(path, kept=0.25)
     assert found.sparsity == pytest.approx(0.75, abs=0.01)
     assert found.dropped == {"scores": "put into the weights (HYDRA, HARP)"}
@@ -354,26 +355,26 @@ def test_hydras_scores_keep_the_largest(tmp_path: Path, data: Data) -> None:
 
 def test_scores_that_say_nothing_are_refused(tmp_path: Path, data: Data) -> None:
     path = saved(tmp_path, hydra_file(scored(RESNET)[0]))
-    said = refused("auto", path, data)
+    said = refused(path, data)
     assert "has the scores of HYDRA, and does not say what part of the weights they keep" in said
     assert "kept=1 for a dense network" in said
     found = inspect_checkpoint(path)
     assert found.architecture == "resnet18@0.05"
     assert found.warnings == (said,)
     for kept in (0, -1, 1.5, math.nan):
-        assert "must be above 0 and up to 1" in refused("auto", path, data, kept=kept)
+        assert "must be above 0 and up to 1" in refused(path, data, kept=kept)
 
 
 def test_weights_already_multiplied_stay_as_they_are(tmp_path: Path, data: Data) -> None:
     state, layers = scored(RESNET)
     done = kept_by(state, layers, 0.25)
     path = saved(tmp_path, hydra_file(state | dict(done.state_dict())))
-    assert torch.equal(logits(load_model("auto", path, data)), logits(done))
+    assert torch.equal(logits(load_model(path, data)), logits(done))
     assert inspect_checkpoint(path).warnings == (
         "the weights are 0 already where the scores are lowest: taken as they are",
     )
     state["linear.weight"][0, 0] = 0  # a zero with any score shows nothing
-    assert "does not say what part" in refused("auto", saved(tmp_path, hydra_file(state)), data)
+    assert "does not say what part" in refused(saved(tmp_path, hydra_file(state)), data)
 
 
 def harp(state: State, layers: list[str], kept: float) -> dict[str, float]:
@@ -395,16 +396,16 @@ def test_harps_rates_are_those_of_its_code(tmp_path: Path, data: Data) -> None:
     parts = harp(state, layers, 0.1)
     path = saved(tmp_path, hydra_file(state))
     expected = kept_by(state, layers, parts)
-    assert torch.equal(logits(load_model("auto", path, data, kept=0.1)), logits(expected))
-    assert torch.equal(logits(load_model("auto", path, data, kept=1)), logits(RESNET))
-    assert "has the scores of HARP" in refused("auto", path, data)
-    assert "HARP's k_score keeps 0.1" in refused("auto", path, data, kept=0.5)
+    assert torch.equal(logits(load_model(path, data, kept=0.1)), logits(expected))
+    assert torch.equal(logits(load_model(path, data, kept=1)), logits(RESNET))
+    assert "has the scores of HARP" in refused(path, data)
+    assert "HARP's k_score keeps 0.1" in refused(path, data, kept=0.5)
 
 
 def test_scores_of_channels_are_refused(tmp_path: Path, data: Data) -> None:
     state, _ = scored(RESNET)
     state["conv1.popup_scores"] = state["conv1.popup_scores"][:, :, :1, :1]
-    said = refused("auto", saved(tmp_path, state), data, kept=0.5)
+    said = refused(saved(tmp_path, state), data, kept=0.5)
     assert "conv1.popup_scores scores whole channels" in said
 
 
@@ -414,7 +415,7 @@ def test_pruning_of_torch_is_applied(tmp_path: Path, data: Data) -> None:
         if isinstance(module, (nn.Conv2d, nn.Linear)):
             torch_prune.l1_unstructured(module, "weight", 0.5)
     path = saved(tmp_path, {"state_dict": prefixed("module.", model.state_dict())})
-    loaded = load_model("auto", path, data)
+    loaded = load_model(path, data)
     assert torch.equal(logits(loaded), logits(model))
     found = inspect_checkpoint(path)
     assert found.sparsity == pytest.approx(0.5, abs=0.01)
@@ -428,11 +429,11 @@ def test_masks_beside_the_weights_are_applied(tmp_path: Path, data: Data, name: 
     expected = copy.deepcopy(RESNET)
     expected.load_state_dict(state | {"conv1.weight": state["conv1.weight"] * mask})
     path = saved(tmp_path, state | {f"conv1.{name}": mask})
-    assert torch.equal(logits(load_model("auto", path, data)), logits(expected))
+    assert torch.equal(logits(load_model(path, data)), logits(expected))
     turned = state | {"conv1.weight": state["conv1.weight"] * mask, f"conv1.{name}": 1 - mask}
-    assert "is 1 where conv1.weight is pruned" in refused("auto", saved(tmp_path, turned), data)
+    assert "is 1 where conv1.weight is pruned" in refused(saved(tmp_path, turned), data)
     soft = state | {f"conv1.{name}": mask / 2}
-    assert f"unexpected conv1.{name}" in refused("resnet18@0.05", saved(tmp_path, soft), data)
+    assert f"unexpected conv1.{name}" in refused(saved(tmp_path, soft), data, architecture="resnet18@0.05")
 
 
 # Normalisation
@@ -440,11 +441,11 @@ def test_masks_beside_the_weights_are_applied(tmp_path: Path, data: Data, name: 
 
 def test_normalisation_that_is_given(tmp_path: Path, data: Data) -> None:
     path = saved(tmp_path, RESNET.state_dict())
-    loaded = load_model("auto", path, data, MEAN, STD)
+    loaded = load_model(path, data, mean=MEAN, std=STD)
     assert torch.equal(logits(loaded), logits(Normalised(RESNET, MEAN, STD)))
-    plain = load_model("auto", path, data, (0, 0, 0), (1, 1, 1))
+    plain = load_model(path, data, mean=(0, 0, 0), std=(1, 1, 1))
     assert not isinstance(plain, Normalised)
-    both = load_model("auto", saved(tmp_path, NORMALISED["MAIR"][1]), data, MEAN, STD)
+    both = load_model(saved(tmp_path, NORMALISED["MAIR"][1]), data, mean=MEAN, std=STD)
     assert torch.equal(logits(both), logits(loaded))
 
 
@@ -460,28 +461,28 @@ def test_normalisation_that_is_given(tmp_path: Path, data: Data) -> None:
     ],
 )
 def test_a_normalisation_that_is_none(tmp_path: Path, data: Data, mean: Any, std: Any, message: str) -> None:
-    assert message in refused("auto", saved(tmp_path, RESNET.state_dict()), data, mean, std)
+    assert message in refused(saved(tmp_path, RESNET.state_dict()), data, mean=mean, std=std)
 
 
 def test_two_normalisations_contradict(tmp_path: Path, data: Data) -> None:
-    said = refused("auto", saved(tmp_path, NORMALISED["MAIR"][1]), data, (0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
+    said = refused(saved(tmp_path, NORMALISED["MAIR"][1]), data, mean=(0.5, 0.5, 0.5), std=(0.5, 0.5, 0.5))
     assert "normalises by mean 0.4914, 0.4822, 0.4465; std 0.2471, 0.2435, 0.2616, not by mean 0.5" in said
     two = NORMALISED["MAIR, normalisation put in"][1]["rmodel"] | {"mean": torch.ones(3), "std": torch.ones(3)}
-    assert "holds two normalisations" in refused("auto", saved(tmp_path, two), data)
+    assert "holds two normalisations" in refused(saved(tmp_path, two), data)
     bad = dict(RESNET.state_dict()) | {"mean": torch.zeros(3), "std": torch.zeros(3)}
-    assert "are no normalisation" in refused("auto", saved(tmp_path, bad), data)
+    assert "are no normalisation" in refused(saved(tmp_path, bad), data)
     grey = dict(RESNET.state_dict()) | {"mean": torch.full((4,), 0.5), "std": torch.ones(4)}
-    assert "the normalisation has 4 channels, the images have 3" in refused("auto", saved(tmp_path, grey), data)
+    assert "the normalisation has 4 channels, the images have 3" in refused(saved(tmp_path, grey), data)
 
 
 def test_a_layer_before_the_network_that_left_nothing_must_be_told(tmp_path: Path, data: Data) -> None:
     """HAT's normalisation is not in files of its networks if it was made of plain numbers."""
     path = saved(tmp_path, {"model_state_dict": prefixed("module.1.", WIDE.state_dict())})
-    assert "the network stood behind another layer (module.1.…)" in refused("wrn-28-4@0.1", path, data)
+    assert "the network stood behind another layer (module.1.…)" in refused(path, data, architecture="wrn-28-4@0.1")
     assert "left nothing in the file" in inspect_checkpoint(path).warnings[0]
-    loaded = load_model("auto", path, data, MEAN, STD)
+    loaded = load_model(path, data, mean=MEAN, std=STD)
     assert torch.equal(logits(loaded), logits(Normalised(WIDE, MEAN, STD)))
-    assert torch.equal(logits(load_model("auto", path, data, (0, 0, 0), (1, 1, 1))), logits(WIDE))
+    assert torch.equal(logits(load_model(path, data, mean=(0, 0, 0), std=(1, 1, 1))), logits(WIDE))
 
 
 class Own(nn.Module):
@@ -502,20 +503,22 @@ class Own(nn.Module):
 def test_a_network_of_ones_own_keeps_what_is_its_own(tmp_path: Path, data: Data) -> None:
     model = Own()
     path = saved(tmp_path, {"state_dict": prefixed("module.", model.state_dict())})
-    loaded = load_model(Own(), path, data)
+    loaded = load_model(path, data, architecture=Own())
     assert isinstance(loaded, Own)
     assert torch.equal(logits(loaded), logits(model))
-    assert "normalises its images itself" in refused(Own(), path, data, MEAN, STD)
+    assert "normalises its images itself" in refused(path, data, architecture=Own(), mean=MEAN, std=STD)
     tail = nn.Sequential(nn.Flatten(), nn.Linear(3072, 10))
     path = saved(tmp_path, tail.state_dict())
-    assert torch.equal(logits(load_model(copy.deepcopy(tail), path, data)), logits(tail))
+    assert torch.equal(logits(load_model(path, data, architecture=copy.deepcopy(tail))), logits(tail))
 
 
 def test_a_factory_by_name(tmp_path: Path, data: Data) -> None:
     source = tmp_path / "nets.py"
-    source.write_text("from pwoa.models import build\ndef net():\n    return build('resnet18@0.05', 10, 3)\n")
+    source.write_text(
+        "from pwoa.models.architectures.registry import build\ndef net():\n    return build('resnet18@0.05', 10, 3)\n"
+    )
     path = saved(tmp_path, NORMALISED["HAT, DM-Improves-AT"][1] | {"model_state_dict": NORMALISED["pwoa"][1]})
-    loaded = load_model(f"{source}:net", path, data)
+    loaded = load_model(path, data, architecture=f"{source}:net")
     assert torch.equal(logits(loaded), logits(Normalised(RESNET, MEAN, STD)))
 
 
@@ -530,23 +533,21 @@ def test_a_normalised_model_is_like_its_network(data: Data) -> None:
     assert hidden_points(
         Normalised(nn.Sequential(nn.Flatten(), nn.Linear(3072, 4), nn.Linear(4, 2)), MEAN, STD), X
     ) == ("model.1",)
-    assert isinstance(folded(model), fx.GraphModule)
-    assert torch.allclose(logits(folded(model)), logits(model), atol=1e-4)
+    assert isinstance(fold(model), fx.GraphModule)
+    assert torch.allclose(logits(fold(model)), logits(model), atol=1e-4)
     half = Normalised(copy.deepcopy(RESNET).to(torch.float64), MEAN, STD)
     assert half.mean.dtype == torch.float64
 
 
-def test_a_normalised_model_comes_back_from_its_run(tmp_path: Path, data: Data) -> None:
+def test_a_normalised_model_comes_back_from_its_run(tmp_path: Path, data: Data, write_run: Callable[..., Path]) -> None:
     model = Normalised(RESNET, MEAN, STD)
-    run = Run(tmp_path / "run")
-    run.path.mkdir()
-    run.save_model(model, describe_model(model, 10, 3))
-    loaded = load_run(run.path)
+    run = write_run(tmp_path / "run", model, 10, 3)
+    loaded = load_model(run)
     assert isinstance(loaded, Normalised)
     assert torch.equal(logits(loaded), logits(model))
-    assert torch.equal(logits(load_run(run.path, network())), logits(model))
-    assert torch.equal(logits(load_run(run.path, copy.deepcopy(model))), logits(model))
-    again = load_model("auto", run.path / "model.safetensors", data)
+    for fresh in (network(), Normalised(network(), (0, 0, 0), (1, 1, 1))):
+        assert torch.equal(logits(load_model(run, data, architecture=fresh)), logits(model))
+    again = load_model(run / "model.safetensors", data)
     assert torch.equal(logits(again), logits(model))
 
 
@@ -607,7 +608,7 @@ def test_an_inspection_says_all(tmp_path: Path) -> None:
 def test_attackers_tensors_that_are_others_are_not_dropped(tmp_path: Path, data: Data) -> None:
     state = dict(Robust(RESNET).state_dict())
     state["attacker.model.conv1.weight"] = state["attacker.model.conv1.weight"] + 1
-    assert "does not fit ResNet18" in refused("resnet18@0.05", saved(tmp_path, state), data)
+    assert "does not fit ResNet18" in refused(saved(tmp_path, state), data, architecture="resnet18@0.05")
 
 
 def test_nothing_but_numbers_is_no_network(tmp_path: Path) -> None:

@@ -12,10 +12,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from pwoa.data.images import Data
-from pwoa.models import inference as search
+from pwoa.models import inference
 from pwoa.models.border import LogitModel
-from pwoa.models.folding import _ConvRelu, folded
-from pwoa.models.inference import _agrees, _Half, search_model
+from pwoa.models.folding import _ConvRelu, fold
+from pwoa.models.inference import _agrees, _Half, attack_copy
 
 Rule = Callable[[Any, Tensor], Any]
 CLASSES = 3
@@ -90,7 +90,7 @@ def assert_near(mine: Tensor, its: Tensor, relative: float = 0.02) -> None:
 
 def test_a_trained_network_gets_a_copy_that_says_the_same(tiny_teacher: nn.Module, tiny_data: Data) -> None:
     x, _ = tiny_data.test.batch(torch.arange(48))
-    fast = search_model(tiny_teacher, x)
+    fast = attack_copy(tiny_teacher, x)
     assert fast is not None
     assert not isinstance(fast, nn.Module)
     torch.testing.assert_close(fast(x), tiny_teacher(x), rtol=1e-5, atol=1e-5)
@@ -110,7 +110,7 @@ def test_a_trained_network_gets_a_copy_that_says_the_same(tiny_teacher: nn.Modul
 )
 def test_other_models_get_a_copy_too(rule: Rule) -> None:
     model = net(rule)
-    fast = search_model(model, X, CLASSES)
+    fast = attack_copy(model, X, CLASSES)
     assert fast is not None
     wanted = model(X)
     wanted = wanted[1] if isinstance(wanted, tuple) else wanted["logits"] if isinstance(wanted, dict) else wanted
@@ -147,13 +147,13 @@ def changed_in_place(model: Net, x: Tensor) -> Tensor:
     ids=["type", "dropout", "noise", "gradient", "in place", "nan", "one class", "ambiguous", "detached"],
 )
 def test_a_model_whose_copy_would_not_agree_gets_none(rule: Rule) -> None:
-    assert search_model(net(rule), X, CLASSES) is None
+    assert attack_copy(net(rule), X, CLASSES) is None
 
 
 def test_a_norm_folded_along_the_wrong_axis_is_noticed() -> None:
     model = nn.Sequential(nn.Flatten(0, 1), nn.Linear(6, 6), nn.BatchNorm1d(6), nn.Flatten(), nn.Linear(36, CLASSES))
     model[2].running_mean = torch.linspace(-2, 2, 6)
-    assert search_model(model.eval(), X) is None
+    assert attack_copy(model.eval(), X) is None
 
 
 def test_a_model_that_cannot_be_copied_gets_none() -> None:
@@ -161,7 +161,7 @@ def test_a_model_that_cannot_be_copied_gets_none() -> None:
         def __deepcopy__(self, memo: object) -> Whole:
             raise RuntimeError("not to be copied")
 
-    assert search_model(Whole(Net.logits).eval(), X) is None
+    assert attack_copy(Whole(Net.logits).eval(), X) is None
 
 
 def test_a_model_that_is_copied_badly_gets_none() -> None:
@@ -169,7 +169,7 @@ def test_a_model_that_is_copied_badly_gets_none() -> None:
         def __deepcopy__(self, memo: object) -> Net:
             return Net(self.rule)  # with other weights
 
-    assert search_model(Forgetful(Net.logits).eval(), X) is None
+    assert attack_copy(Forgetful(Net.logits).eval(), X) is None
 
 
 @pytest.mark.parametrize("training", [True, False])
@@ -178,7 +178,7 @@ def test_the_model_is_not_touched(training: bool) -> None:
     model.conv.requires_grad_(False)
     state = {name: value.clone() for name, value in model.state_dict().items()}
     random = torch.get_rng_state()
-    fast = search_model(model, X)
+    fast = attack_copy(model, X)
     assert fast is not None
     fast(X.clone().requires_grad_()).sum().backward()  # type: ignore[no-untyped-call]
     assert [weight.requires_grad for weight in model.parameters()] == [False] * 2 + [True] * 6
@@ -191,7 +191,7 @@ def test_the_model_is_not_touched(training: bool) -> None:
 
 def test_the_copy_stays_as_it_was_made() -> None:
     model = net()
-    fast = search_model(model, X)
+    fast = attack_copy(model, X)
     assert fast is not None
     logits = fast(X)
     nn.init.zeros_(model.out.weight)
@@ -228,8 +228,8 @@ def test_on_a_gpu_the_fastest_that_agrees_is_taken(
         made.append(lambda x: light(x) if behaviour[fuse] == "right" else -light(x))
         return made[-1]
 
-    monkeypatch.setattr(search, "_Half", half)
-    fast = search_model(net(), X.as_subclass(OnGPU), CLASSES, batch=7)
+    monkeypatch.setattr(inference, "_Half", half)
+    fast = attack_copy(net(), X.as_subclass(OnGPU), CLASSES, batch=7)
     assert asked == tried
     assert fast is not None
     assert (fast in made) is ("right" in [behaviour[fuse] for fuse in tried])
@@ -259,12 +259,12 @@ def test_what_agrees(change: Callable[[Tensor], Tensor], agrees: bool) -> None:
 
 @pytest.fixture
 def no_graphs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(search, "_launch_bound", lambda model, x: False)
+    monkeypatch.setattr(inference, "_launch_bound", lambda model, x: False)
 
 
 @pytest.fixture(params=[True, False], ids=["fused", "plain"])
 def half(request: pytest.FixtureRequest, no_graphs: None) -> _Half:
-    return _Half(folded(net()), X, CLASSES, 16, request.param)
+    return _Half(fold(net()), X, CLASSES, 16, request.param)
 
 
 def test_logits_are_close_and_in_float32(half: _Half) -> None:
@@ -332,7 +332,7 @@ def test_without_a_gradient_none_is_kept(half: _Half) -> None:
 
 @pytest.mark.parametrize("fuse", [True, False])
 def test_only_forward_passes_are_fused(fuse: bool, no_graphs: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    half = _Half(folded(net()), X, CLASSES, 16, fuse)
+    half = _Half(fold(net()), X, CLASSES, 16, fuse)
     kernels: list[Tensor] = []
 
     def kernel(self: _ConvRelu, x: Tensor, added: Tensor | int = 0) -> Tensor:
@@ -367,7 +367,7 @@ def test_what_is_filled_up_does_not_count(half: _Half, n: int) -> None:
     ],
 )
 def test_batches_are_filled_up_to_few_sizes(batch: int, sizes: dict[int, int], no_graphs: None) -> None:
-    half = _Half(folded(net()), X, CLASSES, batch, fuse=False)
+    half = _Half(fold(net()), X, CLASSES, batch, fused=False)
     seen: list[Tensor] = []
 
     def network(x: Tensor) -> Tensor:
@@ -404,9 +404,9 @@ def test_a_model_bound_by_launches_gets_one_graph_a_size_and_kind(monkeypatch: p
         graphs.append((len(sample), sample.requires_grad))
         return network
 
-    monkeypatch.setattr(search, "_launch_bound", lambda model, x: True)
-    monkeypatch.setattr(search, "_graphed", graphed)
-    half = _Half(folded(net()), X, CLASSES, 16, fuse=True)
+    monkeypatch.setattr(inference, "_launch_bound", lambda model, x: True)
+    monkeypatch.setattr(inference, "_graphed", graphed)
+    half = _Half(fold(net()), X, CLASSES, 16, fused=True)
     for n in (1, 2, 16, 15):
         for _ in range(2):
             half(X[:n])
@@ -419,12 +419,12 @@ def test_bound_by_launches_is_where_they_take_most_of_the_time(
     launched: float, finished: float, bound: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = iter([0.0, launched, finished])
-    monkeypatch.setattr(search, "time", SimpleNamespace(perf_counter=lambda: next(clock)))
+    monkeypatch.setattr(inference, "time", SimpleNamespace(perf_counter=lambda: next(clock)))
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
-    assert search._launch_bound(net(), X) is bound
+    assert inference._launch_bound(net(), X) is bound
 
 
 @pytest.mark.parametrize("rule", [lambda model, x: model.logits(x) if x.sum() > 0 else x, lambda model, x: -x])
 def test_a_model_that_cannot_be_halved_is_refused(rule: Rule) -> None:
     with pytest.raises(ValueError, match=r"traced|layer"):
-        _Half(folded(net(rule)), X, CLASSES, 16, fuse=True)
+        _Half(fold(net(rule)), X, CLASSES, 16, fused=True)

@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import json
+import shutil
+import sys
+from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import onnx
 import pytest
@@ -12,12 +18,13 @@ from torch import nn
 
 from pwoa.data.images import Data, Images
 from pwoa.errors import InputError
-from pwoa.models.architectures.registry import build
-from pwoa.models.checkpoints.tensors import fingerprint
-from pwoa.models.load import is_run, named_model
+from pwoa.models.architectures.registry import architecture_name, build
+from pwoa.models.border import Normalised
+from pwoa.models.checkpoints.folder import CONFIG, FORMAT, WEIGHTS, describe_model
+from pwoa.models.checkpoints.tensors import fingerprint, to_safetensors
+from pwoa.models.load import kind_of, load_model
 from pwoa.models.onnx import OnnxModel
-from pwoa.recipe.sections import Recipe
-from pwoa.runs.folder import Run, describe_model
+from pwoa.recipe import RECIPE
 
 SOURCE = """
 import torch
@@ -29,6 +36,9 @@ def net():
 
 def other():
     return nn.Sequential(nn.Flatten(), nn.Linear(784, 3))
+
+def likely():
+    return nn.Sequential(nn.Flatten(), nn.Linear(784, 10), nn.Softmax(1))
 """
 
 
@@ -54,12 +64,32 @@ def checkpoint(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def run(tmp_path: Path) -> Path:
-    made = Run(tmp_path / "run")
-    made.begin(Recipe(), {})
-    model = lenet()
-    made.save_model(model, describe_model(model, 10, 1))
-    return made.path
+def run(tmp_path: Path, write_run: Callable[..., Path]) -> Path:
+    return write_run(tmp_path / "run", lenet())
+
+
+@pytest.fixture
+def own_run(tmp_path: Path, write_run: Callable[..., Path]) -> Path:
+    """The run of a network of a user's own."""
+    return write_run(tmp_path / "own", linear(7))
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A model folder as on the hub."""
+    path, model = tmp_path / "model", lenet()
+    path.mkdir()
+    about = describe_model(model, 10, 1) | {"format": FORMAT, "width": 1.0, "fingerprint": fingerprint(model)}
+    (path / CONFIG).write_text(json.dumps(about))
+    (path / WEIGHTS).write_bytes(to_safetensors(model.state_dict()))
+    return path
+
+
+@pytest.fixture
+def lenet_file(tmp_path: Path) -> Path:
+    path = tmp_path / "lenet.pt"
+    torch.save({"state_dict": lenet().state_dict()}, path)
+    return path
 
 
 def linear(seed: int) -> nn.Module:
@@ -68,120 +98,280 @@ def linear(seed: int) -> nn.Module:
         return nn.Sequential(nn.Flatten(), nn.Linear(784, 10))
 
 
-def lenet() -> nn.Module:
+def lenet(classes: int = 10) -> nn.Module:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        return build("lenet", 10, 1)
+        return build("lenet", classes, 1)
 
 
-def save_onnx(path: Path) -> Path:
+def save_onnx(path: Path, classes: int = 10) -> Path:
+    weight = helper.make_tensor("w", TensorProto.FLOAT, [784, classes], [0.0] * 784 * classes)
     graph = helper.make_graph(
-        [helper.make_node("Flatten", ["x"], ["y"])],
+        [helper.make_node("Flatten", ["x"], ["flat"]), helper.make_node("MatMul", ["flat", "w"], ["y"])],
         "net",
         [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", 1, 28, 28])],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["n", 784])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["n", classes])],
+        [weight],
     )
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), path)
     return path
 
 
-def refused(name: str | Path, data: Data, **options: object) -> str:
+def refused(source: Any, data: Data | None = None, **options: Any) -> str:
     with pytest.raises(InputError) as caught:
-        named_model(str(name), data, **options)  # type: ignore[arg-type]
+        load_model(source, data, **options)
     assert "\n" not in str(caught.value)
     return str(caught.value)
 
 
+def assert_is(model: nn.Module, expected: nn.Module) -> None:
+    assert fingerprint(model) == fingerprint(expected)
+    assert not model.training
+
+
 def test_a_run_folder(run: Path, data: Data) -> None:
-    model = named_model(str(run), data)
-    assert is_run(str(run))
-    assert fingerprint(model) == fingerprint(lenet())
-    assert not model.training
+    for source in (run, str(run)):
+        assert_is(load_model(source), lenet())
+    assert_is(load_model(run, data), lenet())
+    assert_is(load_model(run, architecture="auto"), lenet())
+    (run / RECIPE).unlink()
+    assert_is(load_model(run), lenet())
 
 
-def test_a_checkpoint_of_a_registered_architecture(tmp_path: Path, data: Data) -> None:
-    torch.save({"state_dict": lenet().state_dict()}, tmp_path / "lenet.pt")
-    model = named_model(str(tmp_path / "lenet.pt"), data, architecture="lenet")
-    assert fingerprint(model) == fingerprint(lenet())
-    assert not model.training
+def test_a_model_folder(folder: Path, data: Data) -> None:
+    assert_is(load_model(folder), lenet())
+    assert_is(load_model(str(folder), data), lenet())
+
+
+def test_a_model_on_the_hub(folder: Path, data: Data, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    def snapshot_download(repo: str, *, revision: str | None, **_: object) -> str:
+        asked.append((repo, revision))
+        return str(folder)
+
+    monkeypatch.setitem(sys.modules, "huggingface_hub", SimpleNamespace(snapshot_download=snapshot_download))
+    assert_is(load_model("hf:me/net"), lenet())
+    assert_is(load_model("hf:me/net@v1", data), lenet())
+    assert_is(load_model("hf:me/net", revision="v2"), lenet())
+    assert asked == [("me/net", None), ("me/net", "v1"), ("me/net", "v2")]
+    assert refused("hf:me/net@v1", revision="v2") == "hf:me/net@v1 says its revision; leave out revision='v2'"
+    assert refused("hf:net") == "hf:net is no model on the hub, which is named hf:owner/name"
+    assert refused("hf:me/net", data, architecture="lenet") == "hf:me/net knows its architecture; leave out --arch"
+
+
+def test_a_checkpoint_is_recognised(lenet_file: Path, data: Data) -> None:
+    for architecture in (None, "auto", "lenet", lenet()):
+        assert_is(load_model(lenet_file, data, architecture=architecture), lenet())
+        assert_is(load_model(str(lenet_file), architecture=architecture), lenet())
+
+
+def test_without_data_the_file_tells_the_classes_and_channels(tmp_path: Path, checkpoint: Path) -> None:
+    torch.save(lenet(classes=7).state_dict(), tmp_path / "seven.pt")
+    for architecture in (None, "lenet"):
+        assert_is(load_model(tmp_path / "seven.pt", architecture=architecture), lenet(classes=7))
+    assert "it looks like a lenet: try --arch lenet" in refused(tmp_path / "seven.pt", architecture="smallcnn")
+    said = f"{checkpoint} does not tell the classes and channels of its lenet; give the data it is for"
+    assert refused(checkpoint, architecture="lenet") == said
+    state = lenet().state_dict()
+    del state["fc2.bias"]
+    torch.save(state, tmp_path / "cut.pt")
+    assert "(nearest is lenet, without its fc2.bias); give the data" in refused(
+        tmp_path / "cut.pt", architecture="lenet"
+    )
 
 
 def test_a_checkpoint_of_an_architecture_of_ones_own(source: Path, checkpoint: Path, data: Data) -> None:
-    model = named_model(str(checkpoint), data, architecture=f"{source}:net")
-    assert fingerprint(model) == fingerprint(linear(7))
-    assert not model.training
+    for images in (data, None):
+        assert_is(load_model(checkpoint, images, architecture=f"{source}:net"), linear(7))
+        assert_is(load_model(checkpoint, images, architecture=linear(0)), linear(7))
 
 
-def test_the_embedded_one(data: Data) -> None:
-    model = named_model("embedded", data, architecture="lenet")
+def test_the_embedded_one(data: Data, tmp_path: Path, run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = load_model("embedded", data)
+    assert architecture_name(model) == "lenet"
     assert fingerprint(model) != fingerprint(lenet())
-    assert "to load a checkpoint give --arch NAME" in refused("embedded", data)
+    assert_is(load_model("embedded", architecture="lenet"), model)
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(run, "embedded")
+    assert_is(load_model("embedded"), model)
+    assert_is(load_model("./embedded"), lenet())
 
 
 def test_a_factory(source: Path, checkpoint: Path, data: Data) -> None:
     name = f"{source}:net"
-    assert fingerprint(named_model(name, data)) == fingerprint(linear(0))
-    model = named_model(name, data, checkpoint=checkpoint)
-    assert fingerprint(model) == fingerprint(linear(7))
-    assert not model.training
+    for images in (data, None):
+        assert_is(load_model(name, images), linear(0))
+        assert_is(load_model(name, images, checkpoint=checkpoint), linear(7))
 
 
 def test_a_factory_in_a_module_of_the_current_folder(source: Path, data: Data, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(source.parent)
     (source.parent / "mine_for_this_test.py").write_text(SOURCE)
-    assert fingerprint(named_model("mine_for_this_test:net", data)) == fingerprint(linear(0))
+    assert_is(load_model("mine_for_this_test:net", data), linear(0))
 
 
 def test_an_onnx_file(tmp_path: Path, data: Data) -> None:
-    model = named_model(str(save_onnx(tmp_path / "net.onnx")), data)
+    path = save_onnx(tmp_path / "net.onnx")
+    model = load_model(path, data)
     assert isinstance(model, OnnxModel)
     assert model.classes == 10
+    assert fingerprint(load_model(str(path))) == model.fingerprint
 
 
-@pytest.mark.parametrize("kind", ["run", "factory", "onnx"])
+def test_a_network_is_returned_as_it_is(data: Data) -> None:
+    model = lenet().train()
+    assert load_model(model) is model
+    assert not model.training
+    assert load_model(model, data) is model
+    normalised = load_model(model, mean=[0.5], std=[0.25])
+    assert isinstance(normalised, Normalised)
+    assert normalised.model is model
+    assert normalised.numbers == ((0.5,), (0.25,))
+    assert "a LeNet knows its architecture" in refused(model, architecture="lenet")
+    assert "a LeNet has its own weights" in refused(model, checkpoint="a.pt")
+
+
+@pytest.mark.parametrize("kind", ["file", "factory", "filled factory", "network"])
+def test_a_normalisation_that_is_given(kind: str, source: Path, checkpoint: Path, lenet_file: Path, data: Data) -> None:
+    sources = {"file": lenet_file, "network": lenet()}
+    options = {"checkpoint": checkpoint} if kind == "filled factory" else {}
+    for images in (data, None):
+        given: dict[str, Any] = options | {"mean": [0.5], "std": [0.25]}
+        model = load_model(sources.get(kind, f"{source}:net"), images, **given)
+        assert isinstance(model, Normalised)
+        assert model.numbers == ((0.5,), (0.25,))
+        assert not model.training
+    said = refused(sources.get(kind, f"{source}:net"), data, mean=[0.5, 0.5], std=[0.1, 0.1], **options)
+    assert said == "the mean has length 2; give one number a channel, 1 in all"
+    said = refused(sources.get(kind, f"{source}:net"), mean=[0.5], std=[0.1, 0.1], **options)
+    assert said == "the std has length 2; give one number a channel, 1 in all"
+
+
+def test_a_run_of_a_network_of_ones_own_needs_its_code(own_run: Path, source: Path, data: Data) -> None:
+    assert refused(own_run, data) == (
+        f"{own_run} holds a torch.nn.modules.container:Sequential, which only your own code can build: "
+        "give it as architecture= (on the command line --arch MODULE:FUNCTION)"
+    )
+    for architecture in (f"{source}:net", linear(0)):
+        assert_is(load_model(own_run, data, architecture=architecture), linear(7))
+    assert "1.weight is 10×784, the model wants 3×784" in refused(own_run, architecture=f"{source}:other")
+
+
+@pytest.mark.parametrize(
+    ("path", "kind"),
+    [
+        ("run", "folder"),
+        ("model", "folder"),
+        ("hf:owner/name", "folder"),
+        ("net.onnx", "onnx"),
+        ("nets.py:net", "factory"),
+        ("nets:net", "factory"),
+        ("net.pt", "file"),
+        ("embedded", "file"),
+        ("nowhere", "file"),
+        (".", "file"),
+    ],
+)
+def test_kinds(path: str, kind: str, run: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(run.parent)
+    assert kind_of(path) == kind
+    assert kind_of(nn.Flatten()) == "network"
+
+
+@pytest.mark.parametrize("kind", ["run", "folder", "file", "embedded", "factory", "onnx", "network"])
+def test_other_classes_or_channels_than_the_datas_are_refused(
+    kind: str, run: Path, folder: Path, lenet_file: Path, source: Path, tmp_path: Path, data: Data
+) -> None:
+    path = save_onnx(tmp_path / "net.onnx")
+    names: dict[str, Any] = {"run": run, "folder": folder, "file": lenet_file, "factory": f"{source}:net", "onnx": path}
+    name = lenet() if kind == "network" else names.get(kind, "embedded")
+    other = Data("mine", data.train, data.test, 3)
+    assert any(
+        said in refused(name, other)
+        for said in ("gives 10 classes, the data has 3", "the file has 10 classes, the data has 3")
+    )
+    colours = Images(torch.rand(4, 3, 28, 28), torch.arange(4))
+    said = refused(name, Data("mine", colours, colours, 10))
+    assert "3-channel" in said or "3×28×28" in said
+
+
+def test_probabilities_can_be_measured(source: Path, data: Data) -> None:
+    assert isinstance(load_model(f"{source}:likely", data), nn.Sequential)
+
+
+@pytest.mark.parametrize("kind", ["run", "folder", "factory", "onnx"])
 def test_what_knows_its_architecture_takes_no_other(
-    kind: str, run: Path, source: Path, tmp_path: Path, data: Data
+    kind: str, run: Path, folder: Path, source: Path, tmp_path: Path, data: Data
 ) -> None:
-    name = {"run": str(run), "factory": f"{source}:net", "onnx": str(save_onnx(tmp_path / "net.onnx"))}[kind]
+    path = save_onnx(tmp_path / "net.onnx")
+    name = str({"run": run, "folder": folder, "factory": f"{source}:net", "onnx": path}[kind])
     assert refused(name, data, architecture="lenet") == f"{name} knows its architecture; leave out --arch"
+    if kind in ("factory", "onnx"):
+        assert "knows its architecture" in refused(name, data, architecture=lenet())
 
 
-@pytest.mark.parametrize("kind", ["run", "file", "onnx"])
+@pytest.mark.parametrize("kind", ["run", "folder", "file", "onnx"])
 def test_what_has_its_own_weights_takes_no_others(
-    kind: str, run: Path, checkpoint: Path, tmp_path: Path, data: Data
+    kind: str, run: Path, folder: Path, checkpoint: Path, tmp_path: Path, data: Data
 ) -> None:
-    name = {"run": str(run), "file": str(checkpoint), "onnx": str(save_onnx(tmp_path / "net.onnx"))}[kind]
+    path = save_onnx(tmp_path / "net.onnx")
+    name = str({"run": run, "folder": folder, "file": checkpoint, "onnx": path}[kind])
     said = f"--checkpoint goes with a factory MODULE:FUNCTION; {name} has its own weights"
     assert refused(name, data, checkpoint=checkpoint) == said
 
 
+@pytest.mark.parametrize("kind", ["run", "folder", "onnx"])
+def test_what_knows_its_normalisation_takes_no_other(kind: str, run: Path, folder: Path, tmp_path: Path) -> None:
+    name = str({"run": run, "folder": folder, "onnx": save_onnx(tmp_path / "net.onnx")}[kind])
+    assert refused(name, mean=[0.1], std=[0.2]) == f"{name} knows its normalisation; leave out --mean and --std"
+
+
+def test_options_of_other_sources_are_refused(run: Path, source: Path, lenet_file: Path) -> None:
+    for name in (str(run), f"{source}:net"):
+        said = f"kept=0.5 goes with a checkpoint file that has scores; leave it out for {name}"
+        assert refused(name, kept=0.5) == said
+    for name in (str(run), str(lenet_file), f"{source}:net"):
+        said = f"{name} is not on the hub, and has no revisions; leave out revision='v1'"
+        assert refused(name, revision="v1") == said
+
+
 def test_names_of_nothing(tmp_path: Path, source: Path, checkpoint: Path, data: Data) -> None:
     missing = tmp_path / "nowhere"
-    kinds = "a run folder, a checkpoint, MODULE:FUNCTION or an .onnx file"
+    kinds = "a run folder, a model folder, a checkpoint, MODULE:FUNCTION, an .onnx file or hf:owner/name"
     assert refused(missing, data) == f"{missing} does not exist; give {kinds}"
     assert refused(f"{missing}.onnx", data) == f"{missing}.onnx does not exist"
     assert f"{missing}.py does not exist" in refused(f"{missing}.py:net", data)
     assert "has no 'nett' (did you mean 'net'?)" in refused(f"{source}:nett", data)
-    assert (
-        refused(tmp_path, data)
-        == f"{tmp_path} is neither a run nor a model folder: it has no recipe.toml or config.json"
+    for architecture in (None, "lenet"):
+        said = f"{tmp_path} is neither a run nor a model folder: it has no recipe.toml or config.json"
+        assert refused(tmp_path, data, architecture=architecture) == said
+    assert "is of no registered architecture; for a network of your own give --arch MODULE:FUNCTION" in refused(
+        checkpoint, data
     )
-    assert (
-        refused(tmp_path, data, architecture="lenet")
-        == f"{tmp_path} is neither a run nor a model folder: it has no recipe.toml or config.json"
-    )
-    assert "give --arch NAME, or --arch MODULE:FUNCTION for your own" in refused(checkpoint, data)
     assert "unknown architecture 'lenett' (did you mean 'lenet'?)" in refused(checkpoint, data, architecture="lenett")
+    said = "a checkpoint is the path of a file or a folder, not a OrderedDict"
+    assert refused(f"{source}:net", checkpoint=linear(7).state_dict()) == said
 
 
 def test_weights_that_do_not_fit(source: Path, checkpoint: Path, data: Data) -> None:
     assert "does not fit LeNet: missing" in refused(checkpoint, data, architecture="lenet")
-    fits_not = "1.weight is 10×784, the model wants 3×784"
-    assert fits_not in refused(checkpoint, data, architecture=f"{source}:other")
-    assert fits_not in refused(f"{source}:other", data, checkpoint=checkpoint)
+    misfit = "1.weight is 10×784, the model wants 3×784"
+    assert misfit in refused(checkpoint, data, architecture=f"{source}:other")
+    assert misfit in refused(f"{source}:other", data, checkpoint=checkpoint)
     assert "does not exist" in refused(f"{source}:net", data, checkpoint=source.parent / "no.pt")
 
 
-def test_a_run_that_has_not_finished(tmp_path: Path, data: Data) -> None:
-    Run(tmp_path / "run").begin(Recipe(), {})
-    assert "has not finished yet; start it again to resume" in refused(tmp_path / "run", data)
+def test_a_run_that_has_not_finished(tmp_path: Path, data: Data, write_run: Callable[..., Path]) -> None:
+    path = write_run(tmp_path / "run", None)
+    assert refused(path, data) == f"{path} has not finished yet; start it again to resume"
+
+
+def test_a_folder_that_lacks_something(run: Path, folder: Path) -> None:
+    (run / WEIGHTS).unlink()
+    assert refused(run) == f"{run} is no model folder: it has no model.safetensors"
+    about = json.loads((folder / CONFIG).read_text())
+    (folder / CONFIG).write_text(json.dumps(about | {"classes": None}))
+    assert refused(folder) == f"{folder} does not say its classes and channels"
+    (folder / WEIGHTS).write_bytes(to_safetensors(linear(0).state_dict()))
+    assert "is not the one that config.json was written for (another fingerprint)" in refused(folder)

@@ -22,6 +22,7 @@ class Layout:
 
     @property
     def files(self) -> tuple[str, ...]:
+        """Return the names of all files."""
         return self.train + self.test
 
 
@@ -57,12 +58,13 @@ IDX_TEST = ("t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")
 
 
 def idx_layout(folder: str) -> Layout:
-    """Compressed files come first: it is those that published checksums are of."""
+    """Describe idx files. Compressed ones come first: it is those that published checksums are of."""
     return Layout(IDX_TRAIN, IDX_TEST, folder, read_idx_split, suffixes=(".gz", "", ".xz"))
 
 
-def idx_remotes(*md5: str) -> tuple[Remote, ...]:
-    return tuple(Remote(f"{name}.gz", sum_) for name, sum_ in zip(IDX_TRAIN + IDX_TEST, md5, strict=True))
+def idx_remotes(*checksums: str) -> tuple[Remote, ...]:
+    """Describe the four published idx files by their MD5."""
+    return tuple(Remote(f"{name}.gz", md5) for name, md5 in zip(IDX_TRAIN + IDX_TEST, checksums, strict=True))
 
 
 CIFAR10_BATCHES = tuple(f"data_batch_{i}" for i in range(1, 6))

@@ -29,7 +29,7 @@ class ByteTable:
     columns_first: bool = False
 
     def __init__(self, *_: object) -> None:
-        """Takes what numpy's `_reconstruct` is given, all of which is said again in the state."""
+        """Take what numpy's `_reconstruct` is given, all of which the state repeats."""
 
     def __setstate__(self, state: tuple[object, ...]) -> None:
         _, shape, kind, columns_first, content = state
@@ -42,6 +42,7 @@ class ByteTable:
         self.shape, self.content, self.columns_first = shape, content, bool(columns_first)
 
     def array(self) -> NDArray[np.uint8]:
+        """Return the table as a numpy array."""
         flat = np.frombuffer(self.content, np.uint8)
         return flat.reshape(self.shape, order="F" if self.columns_first else "C")
 
@@ -54,7 +55,7 @@ class ByteType:
             raise ValueError(f"numbers of type {code!r} instead of bytes")
 
     def __setstate__(self, state: object) -> None:
-        """Byte order and the like: bytes have none."""
+        """Ignore byte order and the like: bytes have none."""
 
 
 def _is_shape(value: object) -> TypeGuard[tuple[int, ...]]:
@@ -81,20 +82,20 @@ class _Reader(pickle.Unpickler):
 
 
 def unpickle(blob: Blob) -> object:
-    """The value in a pickle of plain values and arrays of bytes, the latter as `ByteTable`."""
+    """Read a pickle of plain values and arrays of bytes, the latter as `ByteTable`."""
     try:
         return _Reader(blob).load()
     except InputError:
         raise
     except Exception as error:  # a damaged pickle can fail in any way
         if isinstance(error, EOFError) or "truncated" in str(error):
-            found = len(blob.content)
-            raise InputError(f"{blob.name} is truncated: the pickle goes on after the {found} bytes found") from None
+            size = len(blob.content)
+            raise InputError(f"{blob.name} is truncated: the pickle goes on after the {size} bytes found") from None
         raise InputError(f"{blob.name} is not a CIFAR batch: {error}") from None
 
 
 def read_binary(blobs: Sequence[Blob], shape: Shape, count: int, label_bytes: int) -> Split:
-    """Records of label bytes, the last of which is the (fine) label, followed by the planes of the image."""
+    """Read records of label bytes, the last of which is the (fine) label, followed by the planes of the image."""
     each, size = count // len(blobs), label_bytes + math.prod(shape)
     records = np.concatenate([_records(blob, each, size) for blob in blobs])
     pixels = np.ascontiguousarray(records[:, label_bytes:]).reshape(-1, *shape)
@@ -108,11 +109,11 @@ def _records(blob: Blob, count: int, size: int) -> NDArray[np.uint8]:
 
 
 def read_python(blobs: Sequence[Blob], shape: Shape, count: int, label_key: str) -> Split:
-    """Pickled dictionaries of `data` (one image a row) and a list of labels."""
+    """Read pickled dictionaries of `data` (one image a row) and a list of labels."""
     each, size = count // len(blobs), math.prod(shape)
     batches = [_batch(blob, label_key) for blob in blobs]
     rows = [_rows(blob, data, (each, size)) for blob, (data, _) in zip(blobs, batches, strict=True)]
-    labels = [_labels(blob, found, each) for blob, (_, found) in zip(blobs, batches, strict=True)]
+    labels = [_labels(blob, values, each) for blob, (_, values) in zip(blobs, batches, strict=True)]
     return Split(np.concatenate(rows).reshape(-1, *shape), np.concatenate(labels))
 
 
@@ -125,9 +126,9 @@ def _batch(blob: Blob, label_key: str) -> tuple[object, object]:
 
 
 def _rows(blob: Blob, data: object, shape: tuple[int, int]) -> NDArray[np.uint8]:
-    found = data.shape if isinstance(data, ByteTable) else type(data).__name__
-    if not isinstance(data, ByteTable) or found != shape:
-        raise InputError(f"{blob.name}: `data` is {found}, expected a table of bytes of shape {shape}")
+    actual = data.shape if isinstance(data, ByteTable) else type(data).__name__
+    if not isinstance(data, ByteTable) or actual != shape:
+        raise InputError(f"{blob.name}: `data` is {actual}, expected a table of bytes of shape {shape}")
     return data.array()
 
 

@@ -22,6 +22,7 @@ Progress = Callable[[str, int, int], None]
 
 
 def file_md5(path: Path) -> str:
+    """Return the MD5 of a file."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
 
@@ -38,11 +39,11 @@ def download(url: str, target: Path, md5: str, progress: Progress | None = None)
 
 
 def check_md5(url: str, part: Path, md5: str) -> None:
-    """A file with another content is of no use to resume from, so it is removed."""
-    found = file_md5(part)
-    if found != md5:
+    """Refuse a file with another checksum, and remove it: it is of no use to resume from."""
+    actual = file_md5(part)
+    if actual != md5:
         part.unlink()
-        raise InputError(f"{url} has the wrong checksum: MD5 {found}, expected {md5}")
+        raise InputError(f"{url} has the wrong checksum: MD5 {actual}, expected {md5}")
 
 
 def _transfer_all(url: str, part: Path, progress: Progress | None) -> None:
@@ -75,7 +76,7 @@ def _connect(url: str, start: int) -> http.client.HTTPResponse:
 
 
 def _save(answer: http.client.HTTPResponse, url: str, part: Path, progress: Progress | None) -> int:
-    """Write an answer to `part` as far as it comes; gives the size of the whole file (0: not known)."""
+    """Write an answer to `part` as far as it comes; return the size of the whole file (0: not known)."""
     resumed = answer.status == http.client.PARTIAL_CONTENT
     done = _size(part) if resumed else 0
     length = int(answer.headers.get("Content-Length") or 0)
@@ -94,7 +95,7 @@ def _save(answer: http.client.HTTPResponse, url: str, part: Path, progress: Prog
 
 
 def _read(answer: http.client.HTTPResponse) -> bytes:
-    """The next piece; a connection that breaks reads like an early end, which the size then tells."""
+    """Return the next piece; a connection that breaks reads like an early end, which the size then tells."""
     try:
         return answer.read(CHUNK)
     except (OSError, http.client.HTTPException):

@@ -43,24 +43,27 @@ class Split(NamedTuple):
 
 
 def is_web_page(head: bytes) -> bool:
+    """Tell whether a file that begins so is a web page."""
     return head[:256].lstrip().lower().startswith(WEB_PAGE)
 
 
 def check_not_web_page(blob: Blob, kind: str) -> None:
+    """Refuse a web page in the place of a file of some kind."""
     if is_web_page(blob.content):
         raise InputError(f"{blob.name} is a web page, not {kind}: download the file itself")
 
 
 def check_length(blob: Blob, expected: int) -> None:
-    found = len(blob.content)
-    if found < expected:
-        raise InputError(f"{blob.name} is truncated: {found} bytes found, {expected} expected; fetch the file again")
-    if found > expected:
-        raise InputError(f"{blob.name} is too long: {found} bytes found, {expected} expected")
+    """Refuse a file that has not exactly so many bytes."""
+    size = len(blob.content)
+    if size < expected:
+        raise InputError(f"{blob.name} is truncated: {size} bytes found, {expected} expected; fetch the file again")
+    if size > expected:
+        raise InputError(f"{blob.name} is too long: {size} bytes found, {expected} expected")
 
 
 def decompress(blob: Blob) -> Blob:
-    """The content of a .gz or .xz file, told by its first bytes; anything else is returned as it is.
+    """Unpack a .gz or .xz file, which its first bytes tell; anything else is returned as it is.
 
     A compressed file that ends early gives what can be read, for the reader to say how much is missing.
     """
@@ -75,7 +78,7 @@ def decompress(blob: Blob) -> Blob:
 
 
 def read_idx(blob: Blob, shape: tuple[int, ...]) -> NDArray[np.uint8]:
-    """The unsigned bytes of an idx file, which must have the given shape."""
+    """Read the unsigned bytes of an idx file, which must have the given shape."""
     blob = decompress(blob)
     kind = f"an idx file of {'images' if len(shape) > 1 else 'labels'}"
     check_not_web_page(blob, kind)
@@ -83,30 +86,31 @@ def read_idx(blob: Blob, shape: tuple[int, ...]) -> NDArray[np.uint8]:
     check_magic(blob, kind, bytes([0, 0, UNSIGNED_BYTES, len(shape)]))
     if len(blob.content) < header:
         check_length(blob, header + math.prod(shape))
-    found = struct.unpack(f">{len(shape)}I", blob.content[4:header])
-    if found != shape:
-        raise InputError(f"{blob.name} holds data of shape {found}, expected {shape}")
+    actual = struct.unpack(f">{len(shape)}I", blob.content[4:header])
+    if actual != shape:
+        raise InputError(f"{blob.name} holds data of shape {actual}, expected {shape}")
     check_length(blob, header + math.prod(shape))
     return np.frombuffer(blob.content, np.uint8, offset=header).reshape(shape)
 
 
 def check_magic(blob: Blob, kind: str, magic: bytes) -> None:
-    found = blob.content[:4]
-    if not magic.startswith(found):  # a shorter file is truncated, which its length tells
-        raise InputError(f"{blob.name} is not {kind}: it starts with {found.hex()}, expected {magic.hex()}")
+    """Refuse a file that begins otherwise than those of its kind."""
+    start = blob.content[:4]
+    if not magic.startswith(start):  # a shorter file is truncated, which its length tells
+        raise InputError(f"{blob.name} is not {kind}: it starts with {start.hex()}, expected {magic.hex()}")
 
 
 def read_idx_split(blobs: Sequence[Blob], shape: Shape, count: int) -> Split:
-    """A split in two idx files, images and labels; idx images are grey, [N, H, W]."""
+    """Read a split from two idx files, images and labels; idx images are grey, [N, H, W]."""
     images, labels = blobs
     pixels = read_idx(images, (count, *shape[1:]))
     return Split(pixels[:, None].copy(), read_idx(labels, (count,)).astype(np.int64))
 
 
 def read_members(archive: Path, folder: str, names: Iterable[str]) -> dict[str, Blob]:
-    """The files `folder/name` of the archive, by name, read in one pass."""
+    """Read the files `folder/name` of the archive, by name, in one pass."""
     wanted = {f"{folder}/{name}": name for name in names}
-    found: dict[str, Blob] = {}
+    members: dict[str, Blob] = {}
     with archive.open("rb") as file:
         check_not_web_page(Blob(str(archive), file.read(256)), "an archive")
     try:
@@ -115,13 +119,13 @@ def read_members(archive: Path, folder: str, names: Iterable[str]) -> dict[str, 
                 name = wanted.get(member.name)
                 content = tar.extractfile(member) if name and member.isfile() else None
                 if name and content:
-                    found[name] = Blob(f"{archive}:{member.name}", content.read())
-                if len(found) == len(wanted):
+                    members[name] = Blob(f"{archive}:{member.name}", content.read())
+                if len(members) == len(wanted):
                     break
     except (tarfile.TarError, EOFError, zlib.error, OSError) as error:
         size = archive.stat().st_size
         raise InputError(f"{archive} is truncated or damaged: {size} bytes found ({error}); fetch it again") from None
-    missing = sorted(wanted.keys() - {f"{folder}/{name}" for name in found})
+    missing = sorted(wanted.keys() - {f"{folder}/{name}" for name in members})
     if missing:
         raise InputError(f"{archive} does not hold {', '.join(missing)}")
-    return found
+    return members

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Generator, Tensor
@@ -24,14 +25,15 @@ class Images:
         return len(self.labels)
 
     def to(self, device: torch.device | str) -> Images:
+        """Return the images on another device."""
         return Images(self.pixels.to(device), self.labels.to(device))
 
     def batch(self, index: Tensor) -> tuple[Tensor, Tensor]:
-        """Float32 images in [0, 1] and their labels; `index` must be on the device of the images."""
+        """Return float32 images in [0, 1] and their labels; `index` must be on the device of the images."""
         return as_float(self.pixels.index_select(0, index)), self.labels.index_select(0, index)
 
     def first(self, n: int) -> Images:
-        """The first n images, or all of them where there are fewer."""
+        """Return the first n images, or all of them where there are fewer."""
         if n < 1:
             raise InputError(f"cannot take the first {n} images: give a number of 1 or more")
         return Images(self.pixels[:n], self.labels[:n])
@@ -47,7 +49,7 @@ class Data:
     classes: int
 
     def split(self, validation: int, seed: int) -> tuple[Tensor, Tensor]:
-        """Indices into `train`: the part to train on, and `validation` held-out ones in random order.
+        """Return indices into `train`: the part to train on, and `validation` held-out ones in random order.
 
         The first so many held-out images are then a fair sample, also of data that is sorted by class.
         """
@@ -62,7 +64,11 @@ class Data:
         return order[validation:].sort().values.to(device), order[:validation].to(device)
 
     def fingerprint(self) -> str:
-        """A SHA-256 of all images and labels: two data sets of one name are told apart by it."""
+        """Return a SHA-256 of all images and labels, which tells two data sets of one name apart."""
+        return self._sha256
+
+    @cached_property
+    def _sha256(self) -> str:
         digest = hashlib.sha256()
         for images in (self.train, self.test):
             for values in (images.pixels, images.labels):
@@ -71,14 +77,17 @@ class Data:
         return digest.hexdigest()
 
     def to(self, device: torch.device | str) -> Data:
+        """Return the data set on another device."""
         return Data(self.name, self.train.to(device), self.test.to(device), self.classes)
 
 
 def as_float(pixels: Tensor) -> Tensor:
+    """Return pixels as float32 in [0, 1]."""
     return pixels.to(torch.float32) / 255 if pixels.dtype == torch.uint8 else pixels
 
 
 def identity(x: Tensor, generator: Generator) -> Tensor:
+    """Return the images as they are."""
     return x
 
 

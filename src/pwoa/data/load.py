@@ -5,28 +5,33 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from pwoa.data.catalog import DATASETS
 from pwoa.data.download import Progress
-from pwoa.data.images import Data
+from pwoa.data.formats import Split
+from pwoa.data.images import Data, Images
 from pwoa.data.own import FORM, from_folder, from_pair
-from pwoa.data.store import find, load
+from pwoa.data.store import find, load_official
 from pwoa.errors import InputError, first_line
 
 Source = Data | str | Path | tuple[Any, Any]
 
 
-def load_data(source: Source, *, folder: str | Path | None = None, progress: Progress | None = None) -> Data:
-    """A data set, checked and in memory.
+def load_data(source: Source, *, data_folder: str | Path | None = None, progress: Progress | None = None) -> Data:
+    """Load a data set, checked and in memory. Example: `load_data("mnist")`.
 
-    `source` is a known name (see DATASETS), a folder of images train/<class>/ and test/<class>/, a pair
-    (train, test) of (images, labels) or torch Datasets, or a Data, which is returned as it is. `folder` is
-    where the official files of a named data set lie; without it they come from the cache or are downloaded.
-    `progress(file, bytes_done, bytes_total)` is called during a download.
+    source: a known name (see DATASETS), a folder of images train/<class>/ and test/<class>/, a pair (train, test) of
+    (images, labels) or torch Datasets, or a Data, which is returned as it is.
+    data_folder: where the official files of a named data set lie; without it they come from the cache or are
+    downloaded. progress: called as `progress(file, bytes_done, bytes_total)` during a download.
     """
     if isinstance(source, str) and source in DATASETS:
-        return load(DATASETS[source], _expanded(folder) if folder is not None else None, progress)
-    if folder is not None:
-        raise InputError(f"folder={str(folder)!r} goes with the name of a data set: {', '.join(DATASETS)}")
+        spec, folder = DATASETS[source], None if data_folder is None else _expanded(data_folder)
+        train, test = load_official(spec, folder, progress)
+        return Data(spec.name, _images(train), _images(test), spec.classes)
+    if data_folder is not None:
+        raise InputError(f"data_folder={str(data_folder)!r} goes with the name of a data set: {', '.join(DATASETS)}")
     if isinstance(source, Data):
         return source
     if isinstance(source, (str, Path)):
@@ -34,6 +39,10 @@ def load_data(source: Source, *, folder: str | Path | None = None, progress: Pro
     if isinstance(source, (tuple, list)) and len(source) == 2:
         return from_pair(*source)
     raise InputError(f"cannot load data from a {type(source).__name__}: give a name, a folder, or a pair; {FORM}")
+
+
+def _images(split: Split) -> Images:
+    return Images(torch.from_numpy(split.pixels), torch.from_numpy(split.labels))
 
 
 def _expanded(path: str | Path) -> Path:

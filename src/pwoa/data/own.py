@@ -21,7 +21,7 @@ FORM = "give (train, test), each a pair (images, labels) or a torch Dataset of (
 
 
 def from_pair(train: Any, test: Any) -> Data:
-    """A data set out of two splits, each (images, labels) or a torch Dataset of (image, label)."""
+    """Make a data set of two splits, each (images, labels) or a torch Dataset of (image, label)."""
     first, second = _images(train, "train"), _images(test, "test")
     if first.pixels.shape[1:] != second.pixels.shape[1:]:
         raise InputError(
@@ -49,7 +49,7 @@ def _images(part: Any, where: str) -> Images:
 
 
 def _collect(dataset: Any, where: str) -> tuple[Tensor, Tensor]:
-    """Every sample of a torch Dataset, once; random transforms in it are thereby frozen."""
+    """Take every sample of a torch Dataset, once; random transforms in it are thereby frozen."""
     samples = [_sample(sample, f"{where}[{i}]") for i, sample in enumerate(_samples(dataset, where))]
     if not samples:
         raise InputError(f"{where} is empty: give at least one image")
@@ -84,7 +84,7 @@ def _sample(sample: Any, where: str) -> tuple[Tensor, Tensor]:
 
 
 def _from_pillow(image: Any, where: str) -> np.ndarray[Any, Any]:
-    """A PIL image as [C, H, W]; told by its interface, so that Pillow need not be imported."""
+    """Return a PIL image as [C, H, W]; its interface tells it, so that Pillow need not be imported."""
     if not hasattr(image, "__array_interface__"):
         raise InputError(f"{where} has an image of type {type(image).__name__}: give a tensor, array or PIL image")
     pixels = np.asarray(image)
@@ -146,8 +146,8 @@ def _shape(tensor: Tensor) -> tuple[int, ...]:
     return tuple(tensor.shape)
 
 
-def pillow_image() -> ModuleType:
-    """The module PIL.Image."""
+def _pillow_image() -> ModuleType:
+    """Import PIL.Image."""
     try:
         from PIL import Image
     except ImportError:
@@ -165,22 +165,22 @@ Listing = list[tuple[Path, int]]
 
 
 def from_folder(root: Path) -> Data:
-    """The data set in a folder; the sorted names of train's class folders are labels 0, 1, …
+    """Read the data set in a folder; the sorted names of train's class folders are labels 0, 1, …
 
     All images must have one size; they are grey where all files are, otherwise RGB.
     """
-    classes = class_labels(root)
-    train, test = list_split(root / "train", classes), list_split(root / "test", classes)
-    size, mode = common_form([path for path, _ in train + test])
+    classes = _class_labels(root)
+    train, test = _list_split(root / "train", classes), _list_split(root / "test", classes)
+    size, mode = _common_form([path for path, _ in train + test])
     return Data(root.resolve().name, _load(train, size, mode), _load(test, size, mode), len(classes))
 
 
-def class_labels(root: Path) -> dict[str, int]:
+def _class_labels(root: Path) -> dict[str, int]:
     for split in ("train", "test"):
         if not (root / split).is_dir():
             raise InputError(
                 f"{root} has no folder {split}: an image folder holds train/<class>/ and test/<class>/; "
-                f"for the official files of a known data set give its name and folder="
+                f"for the official files of a known data set give its name and data_folder="
             )
     names = sorted(_folders(root / "train"))
     if not names:
@@ -188,7 +188,7 @@ def class_labels(root: Path) -> dict[str, int]:
     return {name: label for label, name in enumerate(names)}
 
 
-def list_split(folder: Path, classes: Mapping[str, int]) -> Listing:
+def _list_split(folder: Path, classes: Mapping[str, int]) -> Listing:
     listing: Listing = []
     for name, path in sorted(_folders(folder).items()):
         if name not in classes:
@@ -206,8 +206,8 @@ def _folders(folder: Path) -> dict[str, Path]:
     return {path.name: path for path in folder.iterdir() if path.is_dir() and not path.name.startswith(".")}
 
 
-def common_form(paths: list[Path]) -> tuple[tuple[int, int], str]:
-    """Width and height of all images, and the mode that loses nothing of any of them; reads headers only."""
+def _common_form(paths: list[Path]) -> tuple[tuple[int, int], str]:
+    """Return the width and height of all images, and the mode that loses nothing; only headers are read."""
     size, mode = None, "L"
     for path in paths:
         with _open(path) as image:
@@ -242,7 +242,7 @@ def _decode(path: Path, mode: str) -> Tensor:
 
 
 def _open(path: Path) -> Any:
-    library = pillow_image()
+    library = _pillow_image()
     try:
         return library.open(path)
     except Exception as error:  # Pillow raises anything on a damaged file

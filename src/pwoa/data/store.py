@@ -1,4 +1,7 @@
-"""The data sets known by name: found in a folder, the package, the cache or the network, and verified before use."""
+"""The official files of the data sets known by name: found in a folder, the cache or the network, and verified.
+
+Nothing here needs torch: what is read are arrays.
+"""
 
 from __future__ import annotations
 
@@ -11,19 +14,22 @@ from importlib.resources import files
 from pathlib import Path
 
 import numpy as np
-import torch
 
 from pwoa.data.catalog import DATASETS, Dataset, Layout
 from pwoa.data.download import Progress, download
 from pwoa.data.formats import Blob, Shape, Split, read_members
-from pwoa.data.images import Data, Images
 from pwoa.errors import InputError
 from pwoa.storage import held
 
+EMBEDDED = files("pwoa.data") / "embedded"
+
+Splits = tuple[Split, Split]
+"""Train and test."""
+
 
 @dataclass(frozen=True)
-class Found:
-    """The files of a data set: each by its official name, or `where` is an archive of all of them."""
+class Location:
+    """Where the files of a data set are: each by its official name, or `where` is an archive of all of them."""
 
     layout: Layout
     where: Path
@@ -31,43 +37,98 @@ class Found:
 
     @property
     def is_archive(self) -> bool:
+        """Tell whether the files are in one archive."""
         return not self.paths
 
     def blobs(self) -> dict[str, Blob]:
+        """Read the files, by official name."""
         if self.is_archive:
             return read_members(self.where, self.layout.folder, self.layout.files)
         return {name: Blob(str(path), path.read_bytes()) for name, path in self.paths.items()}
 
 
+@dataclass(frozen=True)
+class Status:
+    """A line of `pwoa data list`; `where` is None for what would have to be downloaded."""
+
+    name: str
+    shape: Shape
+    train: int
+    test: int
+    classes: int
+    embedded: bool
+    where: Path | None
+
+
+def find(name: str, table: Mapping[str, Dataset] = DATASETS) -> Dataset:
+    """Return the data set of that name, or refuse with the nearest one and the list."""
+    if name in table:
+        return table[name]
+    near = get_close_matches(name.lower(), table, n=1)
+    hint = f"did you mean {near[0]!r}? " if near else ""
+    raise InputError(
+        f"there is no data set and no folder {name!r}: {hint}known are {', '.join(table)}, "
+        f"or give a folder with train/<class>/ and test/<class>/ images"
+    )
+
+
+def status(table: Mapping[str, Dataset] = DATASETS) -> list[Status]:
+    """Return what each data set is and whether it is here; files are looked for, not read."""
+    return [
+        Status(spec.name, spec.shape, *spec.sizes, spec.classes, spec.embedded, _where(spec)) for spec in table.values()
+    ]
+
+
+def get(name: str, progress: Progress | None = None, table: Mapping[str, Dataset] = DATASETS) -> Path:
+    """Have a data set in the cache, verified, and return its folder; what is damaged is fetched again."""
+    spec = find(name, table)
+    if spec.embedded:
+        return Path(str(EMBEDDED))
+    location = locate(spec, cache_folder(spec))
+    if location is None or not _is_sound(spec, location):
+        _fetch_once(spec, progress)
+    return cache_folder(spec)
+
+
+def load_official(spec: Dataset, data_folder: Path | None = None, progress: Progress | None = None) -> Splits:
+    """Read and verify a data set; from `data_folder` and nowhere else where one is given."""
+    if spec.embedded:
+        return _read_embedded(spec, data_folder)
+    if data_folder is not None:
+        return _read(spec, _locate_given(spec, data_folder))
+    location = locate(spec, cache_folder(spec))
+    return _read(spec, location) if location else _fetch_once(spec, progress)
+
+
 def cache_folder(spec: Dataset) -> Path:
-    """$PWOA_CACHE, else $XDG_CACHE_HOME/pwoa, else ~/.cache/pwoa; in it a folder for each data set."""
+    """Return the data set's folder in $PWOA_CACHE, else $XDG_CACHE_HOME/pwoa, else ~/.cache/pwoa."""
     given, system = os.environ.get("PWOA_CACHE"), os.environ.get("XDG_CACHE_HOME")
     root = Path(given) if given else Path(system or "~/.cache") / "pwoa"
     return root.expanduser() / spec.name
 
 
-def locate(spec: Dataset, folder: Path) -> Found | None:
-    """The first complete form of the data set in the folder."""
+def locate(spec: Dataset, folder: Path) -> Location | None:
+    """Return the first complete form of the data set in the folder."""
     return next(_forms(spec, folder), None)
 
 
-def locate_given(spec: Dataset, folder: Path) -> Found:
-    """The data set in a folder the user named, or an error that says what is missing there."""
+def _locate_given(spec: Dataset, folder: Path) -> Location:
+    """Return the data set in a folder the user named, or refuse with what is missing there."""
     if not folder.is_dir():
         raise InputError(f"{folder} is not a folder: give the one that holds the files of {spec.name}")
-    found = locate(spec, folder)
-    if found:
-        return found
-    layout = max(spec.layouts, key=lambda layout: len(present(layout, folder)))
-    missing = ", ".join(name for name in layout.files if name not in present(layout, folder))
+    location = locate(spec, folder)
+    if location:
+        return location
+    layout = max(spec.layouts, key=lambda layout: len(_present(layout, folder)))
+    missing = ", ".join(name for name in layout.files if name not in _present(layout, folder))
     raise InputError(
         f"{folder} does not hold {spec.name}: found no {missing} there or in its subfolder {layout.folder}; "
-        f"leave the folder out to use the cache or a download"
+        f"leave out --data-folder (in Python: data_folder=) to use the cache or a download"
     )
 
 
-def present(layout: Layout, place: Path) -> dict[str, Path]:
-    """Those files of a layout that lie in one folder, by official name."""
+def _present(layout: Layout, place: Path) -> dict[str, Path]:
+    """Return those files of a layout that lie in one folder, by official name."""
     return {
         name: path
         for name in layout.files
@@ -76,75 +137,106 @@ def present(layout: Layout, place: Path) -> dict[str, Path]:
     }
 
 
-def _forms(spec: Dataset, folder: Path) -> Iterator[Found]:
+def _forms(spec: Dataset, folder: Path) -> Iterator[Location]:
     for layout in spec.layouts:
         for place in (folder, folder / layout.folder, folder / spec.name):
-            paths = present(layout, place)
+            paths = _present(layout, place)
             if len(paths) == len(layout.files):
-                yield Found(layout, place, paths)
+                yield Location(layout, place, paths)
     for layout in spec.layouts:
         if layout.archive and (folder / layout.archive).is_file():
-            yield Found(layout, folder / layout.archive, {})
+            yield Location(layout, folder / layout.archive, {})
 
 
-def read_verified(spec: Dataset, layout: Layout, blobs: Mapping[str, Blob], where: str) -> Data:
-    """The data set out of the files of a layout, given by official name; `where` is for messages."""
+def _where(spec: Dataset) -> Path | None:
+    if spec.embedded:
+        return Path(str(EMBEDDED))
+    location = locate(spec, cache_folder(spec))
+    return location.where if location else None
+
+
+def _read(spec: Dataset, location: Location) -> Splits:
+    return _read_verified(spec, location.layout, location.blobs(), str(location.where))
+
+
+def _read_embedded(spec: Dataset, data_folder: Path | None) -> Splits:
+    if data_folder is not None:
+        raise InputError(f"{spec.name} comes with pwoa: leave out the folder {data_folder}")
+    (layout,) = spec.layouts
+    blobs = {name: Blob(name, (EMBEDDED / f"{name}.xz").read_bytes()) for name in layout.files}
+    return _read_verified(spec, layout, blobs, spec.name)
+
+
+def _read_verified(spec: Dataset, layout: Layout, blobs: Mapping[str, Blob], where: str) -> Splits:
+    """Read a data set from the files of a layout, given by official name; `where` is for messages."""
     if spec.digests is None:
-        check_remote_md5(spec, blobs)
+        _check_md5(spec, blobs)
     train, test = (
         layout.read([blobs[name] for name in names], spec.shape, count)
         for names, count in zip((layout.train, layout.test), spec.sizes, strict=True)
     )
     for index, split in enumerate((train, test)):
         check_labels(spec, split, where)
-        check_digest(spec, index, split, where)
-    return Data(spec.name, _images(train), _images(test), spec.classes)
+        _check_digest(spec, index, split, where)
+    return train, test
+
+
+def _is_sound(spec: Dataset, location: Location) -> bool:
+    try:
+        _read(spec, location)
+    except InputError:
+        return False
+    return True
 
 
 def digest(split: Split) -> str:
-    """SHA-256 of the pixels, then the labels, one byte each."""
+    """Return the SHA-256 of the pixels, then the labels, one byte each."""
     content = hashlib.sha256(np.ascontiguousarray(split.pixels).data)
     content.update(split.labels.astype(np.uint8).data)
     return content.hexdigest()
 
 
 def check_labels(spec: Dataset, split: Split, where: str) -> None:
+    """Refuse labels that are not of a class of the data set."""
     low, high = int(split.labels.min()), int(split.labels.max())
     if low < 0 or high >= spec.classes:
         raise InputError(f"{where} has labels from {low} to {high}; {spec.name} has 0 to {spec.classes - 1}")
 
 
-def check_digest(spec: Dataset, index: int, split: Split, where: str) -> None:
-    found, which = digest(split), ("train", "test")[index]
+def _check_digest(spec: Dataset, index: int, split: Split, where: str) -> None:
+    sha256, which = digest(split), ("train", "test")[index]
     for other in DATASETS.values():
-        if other.digests and other.name != spec.name and other.digests[index] == found:
+        if other.digests and other.name != spec.name and other.digests[index] == sha256:
             raise InputError(f"{where} holds {other.name}, not {spec.name}: load it as {other.name!r}")
-    if spec.digests and spec.digests[index] != found:
+    if spec.digests and spec.digests[index] != sha256:
         raise InputError(
-            f"{where} is not {spec.name} as published: the {which} split has SHA-256 {found}, "
+            f"{where} is not {spec.name} as published: the {which} split has SHA-256 {sha256}, "
             f"expected {spec.digests[index]}; fetch it again with `pwoa data get {spec.name}`"
         )
 
 
-def check_remote_md5(spec: Dataset, blobs: Mapping[str, Blob]) -> None:
-    """Files that bear the name of a published one must be that one."""
-    expected = {remote.name: remote.md5 for remote in spec.remotes}
+def _check_md5(spec: Dataset, blobs: Mapping[str, Blob]) -> None:
+    """Refuse files that bear the name of a published one and are not that one."""
+    published = {remote.name: remote.md5 for remote in spec.remotes}
     for blob in blobs.values():
-        md5 = expected.get(Path(blob.name).name)
-        found = hashlib.md5(blob.content, usedforsecurity=False).hexdigest()
-        if md5 not in (None, found):
+        expected = published.get(Path(blob.name).name)
+        md5 = hashlib.md5(blob.content, usedforsecurity=False).hexdigest()
+        if expected not in (None, md5):
             raise InputError(
-                f"{blob.name} has the wrong checksum: MD5 {found}, expected {md5}; "
+                f"{blob.name} has the wrong checksum: MD5 {md5}, expected {expected}; "
                 f"fetch it again with `pwoa data get {spec.name}`"
             )
 
 
-def _images(split: Split) -> Images:
-    return Images(torch.from_numpy(split.pixels), torch.from_numpy(split.labels))
+def _fetch_once(spec: Dataset, progress: Progress | None) -> Splits:
+    """Fetch a data set; another process that asks for it meanwhile waits, and finds it there."""
+    folder = cache_folder(spec)
+    with held(folder, wait=True):
+        location = locate(spec, folder)
+        return _read(spec, location) if location and _is_sound(spec, location) else _fetch(spec, progress)
 
 
-def fetch(spec: Dataset, progress: Progress | None = None) -> Data:
-    """Download a data set from its official address into the cache."""
+def _fetch(spec: Dataset, progress: Progress | None) -> Splits:
     try:
         return _download(spec, progress)
     except (InputError, OSError) as error:
@@ -154,7 +246,8 @@ def fetch(spec: Dataset, progress: Progress | None = None) -> Data:
         ) from None
 
 
-def _download(spec: Dataset, progress: Progress | None) -> Data:
+def _download(spec: Dataset, progress: Progress | None) -> Splits:
+    """Download a data set from its official address into the cache."""
     folder = cache_folder(spec)
     folder.mkdir(parents=True, exist_ok=True)
     _discard_damaged(spec, folder)
@@ -171,24 +264,24 @@ def _download(spec: Dataset, progress: Progress | None) -> Data:
 
 def _discard_damaged(spec: Dataset, folder: Path) -> None:
     """Remove what is incomplete or damaged, or it would not be fetched; `download` checks its own files."""
-    own = {remote.name for remote in spec.remotes}
+    remotes = {remote.name for remote in spec.remotes}
     for layout in spec.layouts:
-        for path in present(layout, folder).values():
-            if path.name not in own:
+        for path in _present(layout, folder).values():
+            if path.name not in remotes:
                 path.unlink()
 
 
-def _accept(spec: Dataset, folder: Path) -> Data:
+def _accept(spec: Dataset, folder: Path) -> Splits:
     """Read what was downloaded; of an archive keep the files, which are faster to read."""
-    found = locate(spec, folder)
-    if found is None:
+    location = locate(spec, folder)
+    if location is None:
         raise InputError(f"{spec.url} does not offer all the files of {spec.name}")
-    blobs = found.blobs()
-    data = read_verified(spec, found.layout, blobs, str(found.where))
-    if found.is_archive:
+    blobs = location.blobs()
+    splits = _read_verified(spec, location.layout, blobs, str(location.where))
+    if location.is_archive:
         _store(folder, blobs)
-        found.where.unlink()
-    return data
+        location.where.unlink()
+    return splits
 
 
 def _store(folder: Path, blobs: Mapping[str, Blob]) -> None:
@@ -200,94 +293,3 @@ def _store(folder: Path, blobs: Mapping[str, Blob]) -> None:
             os.replace(temporary, folder / name)
         finally:
             temporary.unlink(missing_ok=True)
-
-
-EMBEDDED = files("pwoa.data") / "embedded"
-
-
-@dataclass(frozen=True)
-class Status:
-    """A line of `pwoa data list`; `where` is None for what would have to be downloaded."""
-
-    name: str
-    shape: Shape
-    train: int
-    test: int
-    classes: int
-    embedded: bool
-    where: Path | None
-
-
-def load(spec: Dataset, folder: Path | None = None, progress: Progress | None = None) -> Data:
-    """The verified data set; from `folder` and nowhere else where one is given."""
-    if spec.embedded:
-        return _load_embedded(spec, folder)
-    if folder is not None:
-        return _read(spec, locate_given(spec, folder))
-    found = locate(spec, cache_folder(spec))
-    return _read(spec, found) if found else _fetched(spec, progress)
-
-
-def get(name: str, progress: Progress | None = None, table: Mapping[str, Dataset] = DATASETS) -> Path:
-    """Have a data set in the cache, verified, and give its folder; what is damaged is fetched anew."""
-    spec = find(name, table)
-    if spec.embedded:
-        return Path(str(EMBEDDED))
-    found = locate(spec, cache_folder(spec))
-    if found is None or not _is_sound(spec, found):
-        _fetched(spec, progress)
-    return cache_folder(spec)
-
-
-def status(table: Mapping[str, Dataset] = DATASETS) -> list[Status]:
-    """What each data set is and whether it is here; files are looked for, not read."""
-    return [
-        Status(spec.name, spec.shape, *spec.sizes, spec.classes, spec.embedded, _where(spec)) for spec in table.values()
-    ]
-
-
-def find(name: str, table: Mapping[str, Dataset] = DATASETS) -> Dataset:
-    """The data set of that name, or an error with the nearest one and the list."""
-    if name in table:
-        return table[name]
-    near = get_close_matches(name.lower(), table, n=1)
-    hint = f"did you mean {near[0]!r}? " if near else ""
-    raise InputError(
-        f"there is no data set and no folder {name!r}: {hint}known are {', '.join(table)}, "
-        f"or give a folder with train/<class>/ and test/<class>/ images"
-    )
-
-
-def _fetched(spec: Dataset, progress: Progress | None) -> Data:
-    """Fetched by one process; another one that asks meanwhile waits, and finds it there."""
-    folder = cache_folder(spec)
-    with held(folder, wait=True):
-        found = locate(spec, folder)
-        return _read(spec, found) if found and _is_sound(spec, found) else fetch(spec, progress)
-
-
-def _where(spec: Dataset) -> Path | None:
-    if spec.embedded:
-        return Path(str(EMBEDDED))
-    found = locate(spec, cache_folder(spec))
-    return found.where if found else None
-
-
-def _load_embedded(spec: Dataset, folder: Path | None) -> Data:
-    if folder is not None:
-        raise InputError(f"{spec.name} comes with pwoa: leave out the folder {folder}")
-    (layout,) = spec.layouts
-    blobs = {name: Blob(name, (EMBEDDED / f"{name}.xz").read_bytes()) for name in layout.files}
-    return read_verified(spec, layout, blobs, spec.name)
-
-
-def _read(spec: Dataset, found: Found) -> Data:
-    return read_verified(spec, found.layout, found.blobs(), str(found.where))
-
-
-def _is_sound(spec: Dataset, found: Found) -> bool:
-    try:
-        _read(spec, found)
-    except InputError:
-        return False
-    return True

@@ -18,7 +18,7 @@ LogitModel = Callable[[Tensor], Tensor]
 
 
 def as_logits(model: Callable[[Tensor], Any], classes: int | None = None) -> LogitModel:
-    """The model as a function that returns logits, also when they are in a tuple, a list, a dict or an object."""
+    """Return the model as a function to logits, also when it returns them in a tuple, a list, a dict or an object."""
 
     def logits(x: Tensor) -> Tensor:
         output = model(x)
@@ -29,7 +29,7 @@ def as_logits(model: Callable[[Tensor], Any], classes: int | None = None) -> Log
 
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
-    """While inside, the model is in eval mode; afterwards each of its modules is in the mode it was in."""
+    """Keep the model in eval mode while inside; afterwards each of its modules is in the mode it was in."""
     modes = [(module, module.training) for module in model.modules()]
     model.eval()
     try:
@@ -41,7 +41,7 @@ def evaluating(model: nn.Module) -> Iterator[None]:
 
 @contextmanager
 def under_attack(model: nn.Module) -> Iterator[None]:
-    """While inside, the model is in eval mode, and its parameters ask for no gradients that an attack does not use."""
+    """Keep the model in eval mode while inside, and its parameters without gradients, which no attack uses."""
     asking = [parameter for parameter in model.parameters() if parameter.requires_grad]
     for parameter in asking:
         parameter.requires_grad_(False)
@@ -82,7 +82,7 @@ def check_model(model: nn.Module, x: Tensor, classes: int, *, logits_only: bool 
 
 
 def not_logits(output: Tensor) -> str | None:
-    """What a model's output seems to be instead of logits: `probabilities`, `log-probabilities`, or None."""
+    """Tell what a model's output seems to be instead of logits: `probabilities`, `log-probabilities`, or None."""
     if bool((output >= 0).all()) and bool(((output.sum(1) - 1).abs() < 1e-3).all()):
         return "probabilities"
     if bool((output <= 1e-6).all()) and bool(((output.exp().sum(1) - 1).abs() < 1e-3).all()):
@@ -94,11 +94,11 @@ def _find_logits(output: Any, classes: int | None) -> Tensor:
     if isinstance(output, Mapping):
         for key in ("logits", "out"):
             if isinstance(output.get(key), Tensor):
-                found: Tensor = output[key]
-                return found
+                logits: Tensor = output[key]
+                return logits
         raise InputError(f"the model returns a dict without 'logits' (keys: {', '.join(map(str, output))})")
-    if isinstance(logits := getattr(output, "logits", None), Tensor):
-        return logits
+    if isinstance(attribute := getattr(output, "logits", None), Tensor):
+        return attribute
     if isinstance(output, (tuple, list)):
         rows = [
             value
@@ -122,19 +122,19 @@ class Normalisation(NamedTuple):
 
     @property
     def trivial(self) -> bool:
-        """Whether it leaves every image as it is."""
+        """Tell whether it leaves every image as it is."""
         return all(value == 0 for value in self.mean) and all(value == 1 for value in self.std)
 
     def near(self, other: Normalisation) -> bool:
-        """Whether both are the same up to the rounding of written numbers."""
+        """Tell whether both are the same up to the rounding of written numbers."""
         return len(self.mean) == len(other.mean) and all(
             math.isclose(a, b, rel_tol=1e-4, abs_tol=1e-6)
-            for mine, its in zip(self, other, strict=True)
-            for a, b in zip(mine, its, strict=True)
+            for numbers, others in zip(self, other, strict=True)
+            for a, b in zip(numbers, others, strict=True)
         )
 
     def for_channels(self, channels: int) -> Normalisation:
-        """One number a channel; a single one holds for all of them."""
+        """Return it with one number a channel; a single one holds for all of them."""
         if len(self.mean) == 1:
             return Normalisation(self.mean * channels, self.std * channels)
         if len(self.mean) != channels:
@@ -164,12 +164,12 @@ class Normalised(nn.Module):
 
     @property
     def hidden_points(self) -> tuple[str, ...]:
-        """Those the model itself declares, by their names in here."""
+        """Return those the model itself declares, by their names in here."""
         return tuple(f"model.{name}" for name in getattr(self.model, "hidden_points", ()))
 
     @property
     def numbers(self) -> Normalisation:
-        """Those it normalises by."""
+        """Return the numbers it normalises by."""
         return Normalisation(tuple(self.mean.flatten().tolist()), tuple(self.std.flatten().tolist()))
 
     def forward(self, x: Tensor) -> Tensor:
@@ -177,8 +177,13 @@ class Normalised(nn.Module):
         return output
 
 
-def normalisation(mean: Sequence[float] | None, std: Sequence[float] | None, channels: int) -> Normalisation | None:
-    """The normalisation a user gives, checked: one number a channel, or None if nothing is given."""
+def check_normalisation(
+    mean: Sequence[float] | None, std: Sequence[float] | None, channels: int | None
+) -> Normalisation | None:
+    """Check the normalisation a user gives, one number a channel, and return it; None if nothing is given.
+
+    channels: those of the images, if they are known.
+    """
     if not mean and not std:
         return None
     if not mean or not std:
@@ -186,6 +191,7 @@ def normalisation(mean: Sequence[float] | None, std: Sequence[float] | None, cha
     for name, values in (("mean", mean), ("std", std)):
         if not isinstance(values, Sized) or not all(isinstance(value, Real) for value in values):
             raise InputError(f"the {name} must be numbers, one a channel, not {values!r}")
+        channels = len(values) if channels is None else channels
         if len(values) != channels:
             raise InputError(f"the {name} has length {len(values)}; give one number a channel, {channels} in all")
         if not all(math.isfinite(value) for value in values):
@@ -195,6 +201,6 @@ def normalisation(mean: Sequence[float] | None, std: Sequence[float] | None, cha
     return Normalisation(tuple(map(float, mean)), tuple(map(float, std)))
 
 
-def normalised(model: nn.Module, by: Normalisation | None) -> nn.Module:
-    """The model behind a normalisation, or as it is if there is nothing to normalise."""
+def normalise(model: nn.Module, by: Normalisation | None) -> nn.Module:
+    """Return the model behind a normalisation, or as it is if there is nothing to normalise."""
     return model if by is None or by.trivial else Normalised(model, by.mean, by.std)

@@ -20,8 +20,8 @@ _RELUS = (F.relu, torch.relu)
 _SUMS = (operator.add, torch.add)
 
 
-def folded(model: nn.Module) -> nn.Module:
-    """A frozen copy in eval mode, with batch normalisation folded into the layer before it where that can be seen."""
+def fold(model: nn.Module) -> nn.Module:
+    """Return a frozen copy in eval mode, with batch normalisation folded into the layer before it where it can be."""
     plain = copy.deepcopy(model).eval().requires_grad_(False)
     if any(_hooked(module) and not fx.Tracer().is_leaf_module(module, "") for module in plain.modules()):
         return plain  # tracing would run such a hook once, and not again
@@ -33,16 +33,16 @@ def folded(model: nn.Module) -> nn.Module:
         before = node.args[0] if node.args else None
         if not (isinstance(before, fx.Node) and _alone(traced, node) and _alone(traced, before)):
             continue
-        merged = _merged(_module(traced, before), _module(traced, node))
+        merged = _merge(_module(traced, before), _module(traced, node))
         if merged is not None and len(before.users) == 1:
             traced.set_submodule(str(before.target), merged)
             node.replace_all_uses_with(before)
             traced.graph.erase_node(node)
-    return _tidied(traced)
+    return _tidy(traced)
 
 
-def halved(model: nn.Module) -> fx.GraphModule:
-    """A copy of a folded model in float16, but for its last layer and what follows: the logits stay in float32.
+def halve(model: nn.Module) -> fx.GraphModule:
+    """Return a copy of a folded model in float16, but for its last layer and what follows: the logits stay in float32.
 
     Rounded to float16, logits of 10 and more are steps of 0.008 apart, and what an attack gains is lost in them.
     """
@@ -56,11 +56,11 @@ def halved(model: nn.Module) -> fx.GraphModule:
     traced.set_submodule(str(last.target), copy.deepcopy(_module(model, last)))
     with traced.graph.inserting_before(last):
         last.update_arg(0, traced.graph.call_method("float", (last.args[0],)))
-    return _tidied(traced)
+    return _tidy(traced)
 
 
-def fused(model: fx.GraphModule) -> fx.GraphModule:
-    """A copy for forward passes alone, in which a convolution, what is added to it and its ReLU are one kernel."""
+def fuse(model: fx.GraphModule) -> fx.GraphModule:
+    """Return a copy for forward passes alone, where a convolution, what is added to it and its ReLU are one kernel."""
     traced = copy.deepcopy(model)
     for relu in list(traced.graph.nodes):
         if not _is_relu(traced, relu):
@@ -75,7 +75,7 @@ def fused(model: fx.GraphModule) -> fx.GraphModule:
         relu.replace_all_uses_with(one)
         for gone in dict.fromkeys((relu, source, conv)):
             traced.graph.erase_node(gone)
-    return _tidied(traced)
+    return _tidy(traced)
 
 
 class _ConvRelu(nn.Module):
@@ -98,7 +98,7 @@ class _ConvRelu(nn.Module):
         return torch.cudnn_convolution_add_relu(x, conv.weight, added, 1, conv.bias, *where)
 
 
-def _merged(layer: nn.Module, norm: nn.Module) -> nn.Module | None:
+def _merge(layer: nn.Module, norm: nn.Module) -> nn.Module | None:
     if (type(layer), type(norm)) not in _FOLDED or norm.running_mean is None or _hooked(layer) or _hooked(norm):
         return None
     layer, norm = cast(nn.Conv2d, layer), cast(nn.BatchNorm2d, norm)  # or linear: the weights' first axis is the same
@@ -106,7 +106,7 @@ def _merged(layer: nn.Module, norm: nn.Module) -> nn.Module | None:
 
 
 def _conv_and_added(traced: fx.GraphModule, source: object) -> tuple[fx.Node | None, fx.Node | None]:
-    """The convolution that a ReLU's input is, and what is added to it; None where that is not so."""
+    """Return the convolution that a ReLU's input is, and what is added to it; None where that is not so."""
     if not isinstance(source, fx.Node) or len(source.users) != 1:
         return None, None
     if _is_conv(traced, source):
@@ -139,7 +139,7 @@ def _is_relu(traced: fx.GraphModule, node: fx.Node) -> bool:
 
 
 def _alone(traced: fx.GraphModule, node: fx.Node) -> bool:
-    """Whether the node calls a module that no other node calls, or takes the weights of."""
+    """Tell whether the node calls a module that no other node calls, or takes the weights of."""
     nodes = traced.graph.nodes
     calls = Counter(other.target for other in nodes if other.op == "call_module")
     taken = {str(other.target).rpartition(".")[0] for other in nodes if other.op == "get_attr"}
@@ -154,7 +154,7 @@ def _module(traced: fx.GraphModule, node: fx.Node) -> nn.Module:
     return traced.get_submodule(str(node.target))
 
 
-def _tidied(traced: fx.GraphModule) -> fx.GraphModule:
+def _tidy(traced: fx.GraphModule) -> fx.GraphModule:
     traced.delete_all_unused_submodules()
     traced.graph.lint()
     traced.recompile()

@@ -17,9 +17,9 @@ LAYER_TYPES = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.Linear)
 
 
 def hidden_points(model: nn.Module, x: Tensor, chosen: Sequence[str] = ()) -> tuple[str, ...]:
-    """The names of the modules whose outputs are the hidden activations Z_1 … Z_L.
+    """Return the names of the modules whose outputs are the hidden activations Z_1 … Z_L.
 
-    `chosen` ones are checked and taken; else a known architecture says them itself; else they are all
+    Those `chosen` are checked and taken; else a known architecture declares them itself; else they are all
     convolutions and linear layers, in the order in which a forward pass on `x` reaches them, but the last.
     """
     modules = dict(model.named_modules())
@@ -38,19 +38,19 @@ def hidden_points(model: nn.Module, x: Tensor, chosen: Sequence[str] = ()) -> tu
 
 @contextmanager
 def recording(model: nn.Module, points: Sequence[str]) -> Iterator[dict[str, Tensor]]:
-    """While inside, each forward pass of the model leaves its hidden activations in the yielded dict."""
-    found: dict[str, Tensor] = {}
+    """Keep the hidden activations of each forward pass while inside in the dict that is given."""
+    activations: dict[str, Tensor] = {}
     modules = dict(model.named_modules())
 
     def keeper(name: str) -> Any:
         def keep(module: nn.Module, args: Any, output: Any) -> None:
-            found[name] = output if isinstance(output, Tensor) else output[0]
+            activations[name] = output if isinstance(output, Tensor) else output[0]
 
         return keep
 
     handles = [modules[name].register_forward_hook(keeper(name)) for name in points]
     try:
-        yield found
+        yield activations
     finally:
         for handle in handles:
             handle.remove()
@@ -58,6 +58,6 @@ def recording(model: nn.Module, points: Sequence[str]) -> Iterator[dict[str, Ten
 
 @torch.no_grad()
 def _execution_order(model: nn.Module, x: Tensor, names: list[str]) -> list[str]:
-    with evaluating(model), recording(model, names) as found:
+    with evaluating(model), recording(model, names) as activations:
         model(x)
-    return list(found)
+    return list(activations)

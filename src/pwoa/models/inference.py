@@ -1,6 +1,6 @@
-"""A faster copy of a model, for an attack to search on: the same function up to rounding.
+"""Faster copies of a model, for attacks and for forward passes: the same function up to rounding.
 
-What an attack finds on it counts only when the model itself says so. On any device batch normalisation is folded
+What an attack finds on its copy counts only when the model itself says so. On any device batch normalisation is folded
 into the convolution before it; on a GPU the copy also computes in float16, in full batches, and a model so small
 that launching its kernels takes longer than running them is replayed as CUDA graphs.
 """
@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from pwoa.models.border import LogitModel, as_logits, evaluating
-from pwoa.models.folding import folded, fused, halved
+from pwoa.models.folding import fold, fuse, halve
 
 LARGEST_GRADIENT = 16.0
 """What each image's gradient of the logits is scaled to before it goes back through float16, and undone after."""
@@ -32,18 +32,18 @@ _LAUNCH_BOUND = 0.5  # share of the time that goes into launching
 _TINY = 1e-30
 
 
-def search_model(model: nn.Module, x: Tensor, classes: int | None = None, batch: int = 500) -> LogitModel | None:
-    """The fastest copy that agrees with `model`, in eval mode, on the images `x`; None if there is none.
+def attack_copy(model: nn.Module, x: Tensor, classes: int | None = None, batch: int = 500) -> LogitModel | None:
+    """Return the fastest copy for an attack that agrees with `model` in eval mode on the images `x`; None if none does.
 
     It takes at most `batch` images at a time.
     """
     try:
-        light = folded(model)
+        light = fold(model)
     except Exception:  # it cannot be copied
         return None
     ways: list[Callable[[], LogitModel]] = [partial(_plain, light, classes)]
     if x.is_cuda:
-        ways = [partial(_Half, light, x, classes, batch, fuse) for fuse in (True, False)] + ways
+        ways = [partial(_Half, light, x, classes, batch, fused) for fused in (True, False)] + ways
     for way in ways:
         try:
             fast = way()
@@ -55,22 +55,22 @@ def search_model(model: nn.Module, x: Tensor, classes: int | None = None, batch:
     return None
 
 
-def forward_model(model: nn.Module, x: Tensor, classes: int | None = None) -> LogitModel:
-    """The model for forward passes alone: on a GPU a copy in float16, if it agrees on the images `x`; else itself."""
-    own = as_logits(model, classes)
+def forward_copy(model: nn.Module, x: Tensor, classes: int | None = None) -> LogitModel:
+    """Return a copy for forward passes alone: on a GPU in float16, if it agrees on the images `x`; else the model."""
+    plain = as_logits(model, classes)
     if not x.is_cuda:
-        return own
+        return plain
     try:
-        half = fused(halved(folded(model))).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        half = fuse(halve(fold(model))).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         network = as_logits(half, classes)
 
         def fast(images: Tensor) -> Tensor:
             return network(images.to(torch.float16).contiguous(memory_format=torch.channels_last)).float()
 
         with evaluating(model):
-            return fast if _close(fast, own, x[:_SAMPLE]) else own
+            return fast if _close(fast, plain, x[:_SAMPLE]) else plain
     except Exception:  # a model that cannot be traced or run in float16 is run as it is
-        return own
+        return plain
 
 
 def _plain(model: nn.Module, classes: int | None) -> LogitModel:
@@ -81,9 +81,9 @@ def _plain(model: nn.Module, classes: int | None) -> LogitModel:
 class _Half:
     """The model in float16, its logits in float32. Gradients keep their meaning however small: each is scaled."""
 
-    def __init__(self, model: nn.Module, x: Tensor, classes: int | None, batch: int, fuse: bool) -> None:
-        half = halved(model).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-        self._net = {True: as_logits(half, classes), False: as_logits(fused(half) if fuse else half, classes)}
+    def __init__(self, model: nn.Module, x: Tensor, classes: int | None, batch: int, fused: bool) -> None:
+        half = halve(model).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        self._net = {True: as_logits(half, classes), False: as_logits(fuse(half) if fused else half, classes)}
         self._batch, self._unit = batch, max(batch // SIZES, 1)
         self._graphs: dict[tuple[int, bool], LogitModel] | None = None
         if _launch_bound(self, x[:batch]):
@@ -124,8 +124,8 @@ class _Enter(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
         border = ctx.border
-        own = gradient[: border.images].float().contiguous()
-        return own / border.scale.view(-1, *(1,) * (own.dim() - 1)), None
+        of_images = gradient[: border.images].float().contiguous()
+        return of_images / border.scale.view(-1, *(1,) * (of_images.dim() - 1)), None
 
 
 class _Leave(torch.autograd.Function):
@@ -148,7 +148,7 @@ def _filled(rows: Tensor, size: int) -> Tensor:
 
 
 def _graphed(net: LogitModel, sample: Tensor) -> LogitModel:
-    """The network for batches like `sample`, replayed as CUDA graphs. Each call overwrites what the last returned."""
+    """Return the network for batches like `sample` as CUDA graphs. Each call overwrites what the last returned."""
     if sample.requires_grad:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of streams, about the making of the graph itself
@@ -173,7 +173,7 @@ def _graphed(net: LogitModel, sample: Tensor) -> LogitModel:
 
 
 def _launch_bound(model: LogitModel, x: Tensor) -> bool:
-    """Whether the host takes most of the time of a forward and backward pass to ask for it."""
+    """Tell whether the host takes most of the time of a forward and backward pass to ask for it."""
 
     def once() -> None:
         _gradient(model, x)
@@ -189,7 +189,7 @@ def _launch_bound(model: LogitModel, x: Tensor) -> bool:
 
 
 def _agrees(fast: LogitModel, model: LogitModel, x: Tensor) -> bool:
-    """Whether logits and input gradients are those of the model, up to what lower precision costs."""
+    """Tell whether logits and input gradients are those of the model, up to what lower precision costs."""
     if not _close(fast, model, x):
         return False
     # Away from the images: on a flat background max-pooling has ties, and either gradient is right.
@@ -203,13 +203,13 @@ def _agrees(fast: LogitModel, model: LogitModel, x: Tensor) -> bool:
 
 @torch.no_grad()
 def _close(fast: LogitModel, model: LogitModel, x: Tensor) -> bool:
-    mine, its = fast(x), model(x)
-    spread = its.std(1).mean().clamp_min(_TINY)
-    return bool((mine - its).abs().max() <= _CLOSE * spread + 1e-5)
+    approximate, exact = fast(x), model(x)
+    spread = exact.std(1).mean().clamp_min(_TINY)
+    return bool((approximate - exact).abs().max() <= _CLOSE * spread + 1e-5)
 
 
 def _gradient(model: LogitModel, x: Tensor) -> Tensor:
-    """The gradient of the logits' variance: smooth, whereas rounding can change which of two near logits leads."""
+    """Return the gradient of the logits' variance: smooth, while rounding can change which of two near logits leads."""
     with torch.enable_grad():
         x = x.detach().requires_grad_()
         (gradient,) = torch.autograd.grad(model(x).var(1).sum(), x)

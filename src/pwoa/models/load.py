@@ -2,247 +2,201 @@
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
-import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+import os
+from collections.abc import Sequence
 from pathlib import Path
-from types import ModuleType, NoneType
+from types import NoneType
+from typing import Any, Literal
 
 import torch
 from torch import nn
 
 from pwoa.data.images import Data
-from pwoa.errors import InputError, did_you_mean
+from pwoa.errors import InputError
 from pwoa.models.architectures.registry import build
-from pwoa.models.border import (
-    Normalisation,
-    Normalised,
-    check_model,
-    normalisation,
-    normalised,
-)
-from pwoa.models.checkpoints.contents import unpacked
-from pwoa.models.checkpoints.files import load_state, open_checkpoint
-from pwoa.models.checkpoints.fitting import fill, recognised
-from pwoa.models.checkpoints.folder import CONFIG, Held, find_folder, read_folder
+from pwoa.models.border import Normalisation, Normalised, check_model, check_normalisation, normalise
+from pwoa.models.checkpoints.contents import unpack
+from pwoa.models.checkpoints.files import EMBEDDED, load_state, open_checkpoint
+from pwoa.models.checkpoints.fitting import fill, recognise
+from pwoa.models.checkpoints.folder import CONFIG, DESCRIPTION, find_folder, holds_model, read_folder
 from pwoa.models.checkpoints.hub import PREFIX
+from pwoa.models.checkpoints.inspection import guess_architecture, likeness
+from pwoa.models.factory import is_factory, load_factory
 from pwoa.models.onnx import OnnxModel
+from pwoa.recipe import RECIPE, records_recipe
+
+AUTO = "auto"
+"""The architecture that a checkpoint is of, which its names and shapes tell."""
+
+Source = str | os.PathLike[str] | nn.Module
+Kind = Literal["network", "folder", "onnx", "factory", "file"]
 
 
 def load_model(
-    architecture: str | nn.Module | None,
-    checkpoint: str | Path,
-    data: Data,
+    source: Source,
+    data: Data | None = None,
+    *,
+    architecture: str | nn.Module | None = None,
+    checkpoint: str | Path | None = None,
     mean: Sequence[float] | None = None,
     std: Sequence[float] | None = None,
-    *,
     kept: float | None = None,
+    revision: str | None = None,
 ) -> nn.Module:
-    """A model with the weights of a checkpoint, in eval mode, checked on an image of `data`.
+    """Load a model, in eval mode. Example: `load_model("trades.pt", load_data("cifar10"))`.
 
-    architecture: a registered name; `auto` or None for the one the file is of; `module:function` of your own code; or
-    a network of your own, which is filled. Every tensor must fit, and the classes must be those of the data.
-    checkpoint: a file; a folder that `save_pretrained` or a run wrote; or `hf:owner/name` on the Hugging Face hub.
+    source: a run folder; a model folder; `hf:owner/name` or `hf:owner/name@revision` on the Hugging Face hub; a
+    checkpoint file; `embedded`, the LeNet that comes with the package; `file.py:Net` or `module:function` of your own
+    code; an .onnx file; or a network, which is returned as it is. Nothing in a file is executed but Python code.
+    data: the images that the model is for. Its classes and channels must be theirs, and it is tried on two of them.
+    architecture: of a checkpoint, a registered name, or None or `auto` for the one the file is of. For a network of
+    your own, also in a run or a model folder: `file.py:Net`, `module:function`, or a fresh network, which is filled.
+    checkpoint: the weights for what `file.py:Net` makes; every tensor must fit.
     mean, std: how the images are normalised, a number a channel, if that was done outside the network; a normalisation
     in the file is found. Either way the model takes images in [0, 1] and is a `Normalised`.
     kept: for a file with HYDRA's or HARP's scores, the part of the weights they keep; 1 for a dense network.
+    revision: a branch, tag or commit on the hub.
     """
-    if not isinstance(architecture, (str, nn.Module, NoneType)):
-        raise InputError(f"give a network or the name of an architecture, not {architecture!r}")
-    if not isinstance(data, Data):
-        raise InputError(f"the data must be what pwoa.load_data gives, not {data!r}")
-    channels = data.train.pixels.shape[1]
-    given = normalisation(mean, std, channels)
-    opened = open_checkpoint(checkpoint)
-    if isinstance(architecture, nn.Module):
-        network = architecture
-    elif architecture is None or architecture == "auto":
-        network = recognised(unpacked(opened, str(checkpoint), kept), data.classes, channels)
-    elif is_factory(architecture):
-        network = load_factory(architecture)
-    else:
-        network = build(architecture, data.classes, channels)
-    model = fill(network, opened, str(checkpoint), given, kept, channels).eval()
-    index = torch.arange(min(2, len(data.test)), device=data.test.pixels.device)
-    check_model(model, data.test.batch(index)[0], data.classes)
-    return model
-
-
-def from_pretrained(name: str | Path, revision: str | None = None, *, model: nn.Module | None = None) -> nn.Module:
-    """The model that `save_pretrained` wrote into a folder, or `push_to_hub` put on the hub, in eval mode.
-
-    name: a folder; else `owner/name` on the hub, also written `hf:owner/name` or `owner/name@revision`.
-    revision: a branch, tag or commit there. model: for an architecture of your own, a fresh network, which is filled.
-    Every tensor must fit, the weights must be those of the folder's fingerprint, and nothing in a file is executed.
-    """
-    return rebuilt(read_folder(find_folder(name, revision), str(name)), model, str(name))
-
-
-def rebuilt(held: Held, model: nn.Module | None, source: str) -> nn.Module:
-    """The network that a folder holds, in eval mode: a new one of its architecture, or `model`, filled."""
-    about = held.about
-    if model is None:
-        model = _new(about["architecture"], about.get("classes"), about.get("channels"), about.get("width"), source)
-    if (numbers := about.get("normalisation")) and not isinstance(model, Normalised):
-        model = Normalised(model, numbers["mean"], numbers["std"])
-    load_state(model, held.tensors, source)
-    return model.eval()
-
-
-def _new(architecture: str, classes: int | None, channels: int | None, width: float | None, source: str) -> nn.Module:
-    if ":" in architecture:
-        raise InputError(
-            f"{source} holds a {architecture}, which only your own code can build: give a fresh one as model=…"
-            " (on the command line --arch MODULE:FUNCTION)"
-        )
-    if classes is None or channels is None:
-        raise InputError(f"{source} does not say its classes and channels")
-    return build(architecture, classes, channels, width)
-
-
-def is_factory(text: str) -> bool:
-    """Whether the text names a factory, and not a path: `C:net` is on a drive, `c.py:net` is a factory."""
-    source, _, name = text.rpartition(":")
-    drive = len(source) == 1 and source.isalpha()
-    return bool(source) and not drive and name.isidentifier()
-
-
-def load_factory(text: str, checkpoint: Path | None = None, normalisation: Normalisation | None = None) -> nn.Module:
-    """The network a factory returns when called without arguments, in eval mode.
-
-    `text` is `package.module:function`, found from the current directory too, or `folder/file.py:function`, which
-    may import the files beside it; a class will do as well. Every weight of a `checkpoint` must fit the network. It
-    stands behind the checkpoint's normalisation, or the one given.
-    """
-    if not is_factory(text):
-        raise InputError(f"{text!r} names no Python factory; give MODULE:FUNCTION or FILE.py:FUNCTION")
-    source, _, name = text.rpartition(":")
-    file = Path(source) if source.endswith(".py") else None
-    if file is not None and not file.is_file():
-        raise InputError(f"{text}: {file} does not exist" if not file.exists() else f"{text}: {file} is not a file")
-    with _importable(file.parent if file else Path()):
-        with _blaming(f"{text} cannot be imported"):
-            module = _import_file(file) if file else importlib.import_module(source)
-            factory = getattr(module, name, None)
-        if factory is None:
-            raise InputError(f"{source} has no {name!r} ({_hint(module, name)})")
-        if isinstance(factory, nn.Module) or not callable(factory):
-            raise InputError(f"{text} is a {type(factory).__name__}, not a function or class that makes a network")
-        with _blaming(f"{text}() failed"):
-            model = factory()
-    if not isinstance(model, nn.Module):
-        raise InputError(f"{text}() returned a {type(model).__name__}; let it return a torch.nn.Module")
-    if checkpoint is not None:
-        return fill(model, open_checkpoint(checkpoint), str(checkpoint), normalisation).eval()
-    return normalised(model, normalisation).eval()
-
-
-@contextmanager
-def _importable(folder: Path) -> Iterator[None]:
-    """While inside, modules of the folder can be imported, before all others, as `python -m` has it."""
-    entry = str(folder.absolute())
-    importlib.invalidate_caches()
-    sys.path.insert(0, entry)
-    try:
-        yield
-    finally:
-        if entry in sys.path:
-            sys.path.remove(entry)
-
-
-@contextmanager
-def _blaming(failure: str) -> Iterator[None]:
-    """Turn whatever a user's code raises into one line; a script that exits is no reason for us to."""
-    try:
-        yield
-    except (Exception, SystemExit) as error:
-        raise InputError(f"{failure}: {_said(error)}") from error
-
-
-def _import_file(file: Path) -> ModuleType:
-    """The file as a module called as the user wrote it: no other module's name is taken, and it runs anew each time."""
-    name = str(file)
-    spec = importlib.util.spec_from_file_location(name, file)
-    if spec is None or spec.loader is None:
-        raise ImportError(f"{file} is not Python source")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
-    try:
-        spec.loader.exec_module(module)
-    except BaseException:
-        del sys.modules[name]
-        raise
-    return module
-
-
-def _hint(module: ModuleType, name: str) -> str:
-    """What may have been meant: a public function or class the module defines, or else one it has from elsewhere."""
-    public = {name: value for name, value in vars(module).items() if callable(value) and not name.startswith("_")}
-    own = [name for name, value in public.items() if getattr(value, "__module__", None) == module.__name__]
-    known = own or list(public)
-    return did_you_mean(name, known) if known else "it defines no function or class"
-
-
-def _said(error: BaseException) -> str:
-    """The type of an error and the first line of what it says."""
-    said = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {said[0]}" if said else type(error).__name__
-
-
-def is_run(name: str) -> bool:
-    return (Path(name) / "recipe.toml").is_file()
-
-
-def _kind(name: str) -> str:
-    path = Path(name)
-    if is_run(name):
-        return "run"
-    if name.startswith(PREFIX) or (path / CONFIG).is_file():
-        return "pretrained"
-    return "onnx" if path.suffix == ".onnx" else "factory" if is_factory(name) else "file"
-
-
-def named_model(
-    name: str,
-    data: Data,
-    *,
-    architecture: str | None = None,
-    checkpoint: Path | None = None,
-    mean: Sequence[float] | None = None,
-    std: Sequence[float] | None = None,
-) -> nn.Module:
-    """The model that `name` stands for.
-
-    architecture: of a checkpoint: a registered one, `auto`, or a factory; of a run, a model folder or a model on the
-    hub (`hf:owner/name`): the factory of a network of your own. checkpoint: the weights for what a factory makes.
-    mean, std: the normalisation of a checkpoint's or a factory's images, if it is not in the network.
-    """
-    path, kind = Path(name), _kind(name)
-    own = kind in ("run", "pretrained") and architecture is not None and is_factory(architecture)
-    if architecture is not None and kind != "file" and not own:
+    _check_types(source, data, architecture)
+    architecture = None if isinstance(architecture, str) and architecture == AUTO else architecture
+    name, kind = _name(source), kind_of(source)
+    fresh = isinstance(architecture, nn.Module) or (architecture is not None and is_factory(architecture))
+    if architecture is not None and kind != "file" and not (kind == "folder" and fresh):
         raise InputError(f"{name} knows its architecture; leave out --arch")
     if checkpoint is not None and kind != "factory":
         raise InputError(f"--checkpoint goes with a factory MODULE:FUNCTION; {name} has its own weights")
-    if (mean or std) and kind in ("run", "pretrained", "onnx"):
+    if (mean or std) and kind in ("folder", "onnx"):
         raise InputError(f"{name} knows its normalisation; leave out --mean and --std")
-    fresh = load_factory(architecture) if own and architecture else None
-    if kind == "run":
-        return load_run(path, fresh)
-    if kind == "pretrained":
-        return from_pretrained(name, model=fresh)
-    if kind == "onnx":
-        return OnnxModel(path, data.classes)
-    if kind == "factory":
-        return load_factory(name, checkpoint, normalisation(mean, std, data.train.pixels.shape[1]))
-    if not path.exists() and name != "embedded":
-        raise InputError(f"{name} does not exist; give a run folder, a checkpoint, MODULE:FUNCTION or an .onnx file")
-    if path.is_dir():
-        raise InputError(f"{name} is neither a run nor a model folder: it has no recipe.toml or {CONFIG}")
-    if architecture is None:
+    if kept is not None and kind != "file" and checkpoint is None:
+        raise InputError(f"kept={kept!r} goes with a checkpoint file that has scores; leave it out for {name}")
+    if revision is not None and not name.startswith(PREFIX):
+        raise InputError(f"{name} is not on the hub, and has no revisions; leave out revision={revision!r}")
+    if isinstance(source, nn.Module):
+        model = normalise(source, check_normalisation(mean, std, _channels(data)))
+    elif kind == "folder":
+        model = _from_folder(name, _fresh_network(architecture), revision)
+    elif kind == "onnx":
+        model = OnnxModel(name, None if data is None else data.classes)
+    elif kind == "factory":
+        model = _from_factory(name, checkpoint, check_normalisation(mean, std, _channels(data)), kept, _channels(data))
+    else:
+        model = _from_file(name, data, architecture, mean, std, kept)
+    model.eval()
+    if data is not None:
+        _try_on(model, data)
+    return model
+
+
+def kind_of(source: Source) -> Kind:
+    """Tell what a model is given as; a folder is one with a model or a run, here or on the hub."""
+    if isinstance(source, nn.Module):
+        return "network"
+    name = os.fspath(source)
+    if name == EMBEDDED:
+        return "file"
+    if records_recipe(name) or holds_model(name):
+        return "folder"
+    return "onnx" if Path(name).suffix == ".onnx" else "factory" if is_factory(name) else "file"
+
+
+def _check_types(source: Any, data: Any, architecture: Any) -> None:
+    if not isinstance(source, (str, os.PathLike, nn.Module)):
+        raise InputError(f"a model is given by a path, a name or an nn.Module, not by a {type(source).__name__}")
+    if not isinstance(data, (Data, NoneType)):
+        raise InputError(f"the data must be what pwoa.load_data gives, not {data!r}")
+    if not isinstance(architecture, (str, nn.Module, NoneType)):
+        raise InputError(f"give a network or the name of an architecture, not {architecture!r}")
+
+
+def _name(source: Source) -> str:
+    return f"a {type(source).__name__}" if isinstance(source, nn.Module) else os.fspath(source)
+
+
+def _channels(data: Data | None) -> int | None:
+    return None if data is None else data.train.pixels.shape[1]
+
+
+def _fresh_network(architecture: str | nn.Module | None) -> nn.Module | None:
+    """Return the network that is given, or that a factory makes; None for a registered name."""
+    if isinstance(architecture, str):
+        return load_factory(architecture) if is_factory(architecture) else None
+    return architecture
+
+
+def _from_folder(name: str, network: nn.Module | None, revision: str | None) -> nn.Module:
+    """Load the model of a run or a model folder: into a new network of its architecture, or into the given one."""
+    if records_recipe(name) and not (Path(name) / DESCRIPTION).is_file():
+        raise InputError(f"{name} has not finished yet; start it again to resume")
+    about, tensors = read_folder(find_folder(name, revision), name)
+    if network is None:
+        network = _new(about, name)
+    if (numbers := about.get("normalisation")) and not isinstance(network, Normalised):
+        network = Normalised(network, numbers["mean"], numbers["std"])
+    load_state(network, tensors, name)
+    return network
+
+
+def _new(about: dict[str, Any], name: str) -> nn.Module:
+    """Return a new network of the architecture that a folder describes."""
+    architecture, classes, channels = about["architecture"], about.get("classes"), about.get("channels")
+    if ":" in architecture:
         raise InputError(
-            f"{name}: to load a checkpoint give --arch NAME, or --arch MODULE:FUNCTION for your own; "
-            "--arch auto recognises those that `pwoa models list` shows"
+            f"{name} holds a {architecture}, which only your own code can build: give it as architecture="
+            " (on the command line --arch MODULE:FUNCTION)"
         )
-    return load_model(architecture, name, data, mean, std)
+    if classes is None or channels is None:
+        raise InputError(f"{name} does not say its classes and channels")
+    return build(architecture, classes, channels, about.get("width"))
+
+
+def _from_factory(
+    name: str, checkpoint: str | Path | None, by: Normalisation | None, kept: float | None, channels: int | None
+) -> nn.Module:
+    network = load_factory(name)
+    if checkpoint is None:
+        return normalise(network, by)
+    return fill(network, open_checkpoint(checkpoint), str(checkpoint), by, kept, channels)
+
+
+def _from_file(
+    name: str,
+    data: Data | None,
+    architecture: str | nn.Module | None,
+    mean: Sequence[float] | None,
+    std: Sequence[float] | None,
+    kept: float | None,
+) -> nn.Module:
+    """Load a checkpoint file. Without data, the file tells the classes and channels of a registered architecture."""
+    if name != EMBEDDED and not Path(name).exists():
+        kinds = "a run folder, a model folder, a checkpoint, MODULE:FUNCTION, an .onnx file or hf:owner/name"
+        raise InputError(f"{name} does not exist; give {kinds}")
+    if name != EMBEDDED and Path(name).is_dir():
+        raise InputError(f"{name} is neither a run nor a model folder: it has no {RECIPE} or {CONFIG}")
+    opened, channels = open_checkpoint(name), _channels(data)
+    network = _fresh_network(architecture)
+    if network is None and isinstance(architecture, str):
+        classes = None if data is None else data.classes
+        if classes is None or channels is None:
+            classes, channels = _classes_and_channels(unpack(opened, name, kept).state, architecture, name)
+        network = build(architecture, classes, channels)
+    elif network is None:
+        guess = recognise(unpack(opened, name, kept), None if data is None else data.classes, channels)
+        channels, network = guess.channels, build(*guess)
+    return fill(network, opened, name, check_normalisation(mean, std, channels), kept, channels)
+
+
+def _classes_and_channels(state: dict[str, torch.Tensor], architecture: str, name: str) -> tuple[int, int]:
+    guess = guess_architecture(state)
+    if guess is None:
+        near = likeness(state)
+        raise InputError(
+            f"{name} does not tell the classes and channels of its {architecture}{near and f' ({near})'}; "
+            "give the data it is for"
+        )
+    return guess.classes, guess.channels
+
+
+def _try_on(model: nn.Module, data: Data) -> None:
+    """Refuse a model that is none for the data. Probabilities are let through: they can be measured."""
+    index = torch.arange(min(2, len(data.test)), device=data.test.pixels.device)
+    check_model(model, data.test.batch(index)[0], data.classes, logits_only=False)

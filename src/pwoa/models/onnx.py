@@ -53,7 +53,7 @@ class OnnxModel(nn.Module):
     def check(self, x: Tensor) -> None:
         """Refuse images of another shape than the graph takes."""
         fits = len(self.shape) == x.dim() and all(
-            wanted in (None, found) for wanted, found in zip(self.shape[1:], x.shape[1:], strict=True)
+            wanted in (None, size) for wanted, size in zip(self.shape[1:], x.shape[1:], strict=True)
         )
         if self.shape and not fits:
             raise InputError(
@@ -83,12 +83,12 @@ class OnnxModel(nn.Module):
         return logits
 
     def _run(self, x: Tensor) -> Any:
-        """What the graph gives: its output, or a list of them; those of floats are tensors."""
+        """Run the graph, and return its output or a list of them; those of floats are tensors."""
         images = x.to(CPU, self._dtype).contiguous().numpy()
         try:
             outputs = [_tensor(value) for value in self._session(x.device).run(None, {self._input: images})]
         except Exception as error:  # onnxruntime's errors have no common class
-            raise InputError(f"{self.path} fails on images of {_sizes(x.shape[1:])}: {_said(error)}") from error
+            raise InputError(f"{self.path} fails on images of {_sizes(x.shape[1:])}: {_reason(error)}") from error
         return outputs[0] if len(outputs) == 1 else outputs
 
     def _session(self, device: torch.device) -> Any:
@@ -107,7 +107,7 @@ def _onnxruntime() -> Any:
 
 
 def _placed(device: torch.device) -> torch.device:
-    """Where to run what is on `device`: there, if this onnxruntime knows CUDA, else on the CPU."""
+    """Return where to run what is on `device`: there, if this onnxruntime knows CUDA, else on the CPU."""
     on_gpu = device.type == "cuda" and "CUDAExecutionProvider" in _onnxruntime().get_available_providers()
     return device if on_gpu else CPU
 
@@ -116,12 +116,12 @@ def _open(path: Path, device: torch.device) -> Any:
     runtime = _onnxruntime()
     options = runtime.SessionOptions()
     options.intra_op_num_threads = torch.get_num_threads()
-    options.log_severity_level = 4  # what goes wrong is raised too, and said once is enough
+    options.log_severity_level = 4  # what goes wrong is raised, which is enough
     gpu = [("CUDAExecutionProvider", {"device_id": str(device.index or 0)})] if device.type == "cuda" else []
     try:
         return runtime.InferenceSession(str(path), options, providers=[*gpu, "CPUExecutionProvider"])
     except Exception as error:  # onnxruntime's errors have no common class
-        raise InputError(f"{path} is not an ONNX model that onnxruntime can run: {_said(error)}") from error
+        raise InputError(f"{path} is not an ONNX model that onnxruntime can run: {_reason(error)}") from error
 
 
 def _only_input(session: Any, path: Path) -> Any:
@@ -135,7 +135,7 @@ def _only_input(session: Any, path: Path) -> Any:
 
 
 def _filled(x: Tensor, size: int) -> Tensor:
-    """The images, and at the end as many more of the last one as make whole batches, at least one, of `size`."""
+    """Return the images, with the last one repeated up to whole batches, at least one, of `size`."""
     missing = -len(x) % size if len(x) else size
     last = x[-1:] if len(x) else x.new_zeros(1, *x.shape[1:])
     return torch.cat([x, last.expand(missing, *x.shape[1:])]) if missing else x
@@ -147,10 +147,10 @@ def _tensor(value: Any) -> Any:
 
 
 def _fingerprint(path: Path) -> str:
-    """The SHA-256 of the file; where it keeps weights in files of their own, of those after it too."""
+    """Return the SHA-256 of the file, followed by the files with weights beside it, if it has some."""
     content = path.read_bytes()
     digest = hashlib.sha256(content)
-    names = {content[found.end() : found.end() + found[1][0]] for found in _LOCATION.finditer(content)}
+    names = {content[match.end() : match.end() + match[1][0]] for match in _LOCATION.finditer(content)}
     for file in (path.parent / os.fsdecode(name) for name in sorted(names)):
         if file.is_file():
             digest.update(file.read_bytes())
@@ -161,5 +161,5 @@ def _sizes(sizes: Any) -> str:
     return "×".join("?" if size is None else str(size) for size in sizes)
 
 
-def _said(error: Exception) -> str:
+def _reason(error: Exception) -> str:
     return _PREAMBLE.sub("", first_line(error))

@@ -9,7 +9,7 @@ from torch import nn
 
 
 def scaled(filters: int, width: float) -> int:
-    """What `filters` are in a network `width` times as wide: rounded half up, at least one."""
+    """Return how many filters a network `width` times as wide has: rounded half up, at least one."""
     return max(1, math.floor(filters * width + 0.5))
 
 

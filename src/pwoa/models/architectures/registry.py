@@ -1,47 +1,52 @@
-"""Architectures by name, and their lite versions: the same depth with fewer filters."""
+"""Architectures by name, and their lite versions: the same depth with fewer filters.
+
+A new architecture is a file beside this one and a line in the table. The table imports nothing: a network's class is
+imported when it is built.
+"""
 
 from __future__ import annotations
 
 import math
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable
+from dataclasses import dataclass
 from functools import cache
-from typing import cast
-
-import torch
-from torch import nn
+from importlib import import_module
+from typing import TYPE_CHECKING
 
 from pwoa.errors import InputError, did_you_mean
-from pwoa.models.architectures.mnist import LeNet, SmallCNN
-from pwoa.models.architectures.resnet import (
-    PreActResNet18,
-    ResNet18,
-    ResNet34,
-    ResNet50,
-    WideResNet28x4,
-    WideResNet28x10,
-    WideResNet34x10,
-)
-from pwoa.models.architectures.vgg import VGG16, HydraVGG16
-from pwoa.models.border import Normalised
 
-ARCHITECTURES: dict[str, Callable[[int, int, float], nn.Module]] = {
-    "lenet": LeNet,
-    "resnet18": ResNet18,
-    "resnet34": ResNet34,
-    "resnet50": ResNet50,
-    "preactresnet18": PreActResNet18,
-    "wrn-28-4": WideResNet28x4,
-    "wrn-28-10": WideResNet28x10,
-    "wrn-34-10": WideResNet34x10,
-    "vgg16": VGG16,
-    "vgg16-hydra": HydraVGG16,
-    "smallcnn": SmallCNN,
+if TYPE_CHECKING:
+    from torch import nn
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """What there is to know of an architecture without building it.
+
+    home: `module:class`; the class takes (classes, input channels, width). parameters: for 10 classes.
+    hidden_points: at how many modules hidden activations are taken. channels: 1 for the grey images of MNIST.
+    """
+
+    home: str
+    parameters: int
+    hidden_points: int
+    channels: int = 3
+
+
+_HERE = "pwoa.models.architectures"
+ARCHITECTURES: dict[str, Architecture] = {
+    "lenet": Architecture(f"{_HERE}.mnist:LeNet", 3_274_634, 3, channels=1),
+    "resnet18": Architecture(f"{_HERE}.resnet:ResNet18", 11_173_962, 10),
+    "resnet34": Architecture(f"{_HERE}.resnet:ResNet34", 21_282_122, 18),
+    "resnet50": Architecture(f"{_HERE}.resnet:ResNet50", 23_520_842, 18),
+    "preactresnet18": Architecture(f"{_HERE}.resnet:PreActResNet18", 11_172_170, 10),
+    "wrn-28-4": Architecture(f"{_HERE}.resnet:WideResNet28x4", 5_849_050, 14),
+    "wrn-28-10": Architecture(f"{_HERE}.resnet:WideResNet28x10", 36_479_194, 14),
+    "wrn-34-10": Architecture(f"{_HERE}.resnet:WideResNet34x10", 46_160_474, 17),
+    "vgg16": Architecture(f"{_HERE}.vgg:VGG16", 14_728_266, 6),
+    "vgg16-hydra": Architecture(f"{_HERE}.vgg:HydraVGG16", 15_311_818, 6),
+    "smallcnn": Architecture(f"{_HERE}.mnist:SmallCNN", 312_202, 6, channels=1),
 }
-"""Name → function of (classes, input channels, width) that builds the network."""
-
-_GREY = ("lenet", "smallcnn")
-"""Those for MNIST, whose images have one channel."""
 
 _WIDEST = 10
 _STEPS = 10_000
@@ -49,7 +54,7 @@ _STEPS = 10_000
 
 
 def build(architecture: str, classes: int, channels: int, width: float | None = None) -> nn.Module:
-    """A new network of a registered architecture.
+    """Return a new network of a registered architecture. Example: `build("resnet18@0.5", classes=10, channels=3)`.
 
     `width` multiplies the filters of every layer, each rounded half up to a whole number of at least 1; it may
     stand in the name instead: `resnet18@0.5`.
@@ -60,61 +65,59 @@ def build(architecture: str, classes: int, channels: int, width: float | None = 
     chosen = next((given for given in (width, named_width) if given is not None), 1.0)
     if not (isinstance(chosen, (int, float)) and 0 < chosen <= _WIDEST):
         raise InputError(f"the width of {name} must be a number above 0 and up to {_WIDEST}, not {chosen!r}")
-    return ARCHITECTURES[name](classes, channels, float(chosen))
+    module, _, network = ARCHITECTURES[name].home.partition(":")
+    made: nn.Module = getattr(import_module(module), network)(classes, channels, float(chosen))
+    return made
 
 
 def architecture_name(model: nn.Module) -> str:
-    """The registered name of a model's architecture, with its width if it is lite (`resnet18@0.5`), which `build`
-    takes; or `module:class` of a user's own. Of a normalised model it is the network's."""
+    """Return the registered name of a model's architecture, with its width if it is lite, as `build` takes it.
+
+    Of a user's own network it is `module:class`; of a normalised model, the name of the network inside.
+    """
+    from pwoa.models.border import Normalised
+
     if isinstance(model, Normalised):
         return architecture_name(model.model)
-    for name, maker in ARCHITECTURES.items():
-        if type(model) is maker:
-            return name if model.width == 1 else f"{name}@{model.width}"
-    return f"{type(model).__module__}:{type(model).__qualname__}"
+    home = f"{type(model).__module__}:{type(model).__qualname__}"
+    name = next((name for name, entry in ARCHITECTURES.items() if entry.home == home), home)
+    return name if name == home or model.width == 1 else f"{name}@{model.width}"
 
 
-def described() -> list[tuple[str, int, tuple[str, ...]]]:
-    """Each architecture's name, its parameters for 10 classes, and the modules of its hidden activations."""
-    rows = []
-    for name, maker in ARCHITECTURES.items():
-        with torch.device("meta"):
-            model = maker(10, 1 if name in _GREY else 3, 1.0)
-        rows.append(
-            (name, sum(value.numel() for value in model.parameters()), cast(tuple[str, ...], model.hidden_points))
-        )
-    return rows
+def described() -> list[tuple[str, int, int]]:
+    """List each architecture's name, its parameters for 10 classes, and how many hidden activations it has."""
+    return [(name, entry.parameters, entry.hidden_points) for name, entry in ARCHITECTURES.items()]
 
 
 def lite_width(architecture: str, classes: int, channels: int, rate: float) -> float:
-    """The width at which the number of parameters is closest to the architecture's own divided by `rate`.
+    """Return the width at which the number of parameters is closest to the architecture's own divided by `rate`.
 
     All layers are scaled by it, so the count moves in steps: it can miss by some per mille in a network of millions
     of parameters, and by a few percent in a small one. Of the widths that give the same network, the roundest.
     """
     if not 1 <= rate < math.inf:
         raise InputError(f"the rate of a lite network must be a number of at least 1, not {rate!r}")
-    name, own_width = _parse(architecture)
+    name, full_width = _parse(architecture)
 
     @cache
     def size(step: int) -> int:
         return _parameters(name, classes, channels, step / _STEPS)
 
     target = _parameters(architecture, classes, channels) / rate
-    steps = range(1, math.ceil(_STEPS * (own_width or 1.0)) + 1)
+    steps = range(1, math.ceil(_STEPS * (full_width or 1.0)) + 1)
     above = bisect_left(steps, target, key=size)
-    nearest = min(map(size, steps[max(above - 1, 0) : above + 1]), key=lambda found: abs(found - target))
+    nearest = min(map(size, steps[max(above - 1, 0) : above + 1]), key=lambda count: abs(count - target))
     same = steps[bisect_left(steps, nearest, key=size) : bisect_right(steps, nearest, key=size)]
     return max(same, key=_zeros) / _STEPS
 
 
 def _zeros(step: int) -> int:
-    """How many zeros a number ends in."""
+    """Count the zeros that a number ends in."""
     return len(str(step)) - len(str(step).rstrip("0"))
 
 
 def _parse(architecture: str) -> tuple[str, float | None]:
-    """The registered name in `name` or `name@width`, and the width if there is one."""
+    """Split `name` or `name@width` into the registered name, and the width if there is one."""
     name, at, text = architecture.partition("@")
     if name not in ARCHITECTURES:
         hint = did_you_mean(name, ARCHITECTURES)
@@ -128,6 +131,8 @@ def _parse(architecture: str) -> tuple[str, float | None]:
 
 
 def _parameters(architecture: str, classes: int, channels: int, width: float | None = None) -> int:
+    import torch
+
     with torch.device("meta"):
         model = build(architecture, classes, channels, width)
     return sum(parameter.numel() for parameter in model.parameters())

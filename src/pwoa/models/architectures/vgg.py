@@ -63,7 +63,7 @@ class HydraVGG16(nn.Module):
 
 
 def _features(channels: int, width: float, *, bias: bool) -> list[nn.Module]:
-    """Convolution, normalisation and ReLU thirteen times, with a max-pooling between two stages."""
+    """Return convolution, normalisation and ReLU thirteen times, with a max-pooling between two stages."""
     layers: list[nn.Module] = []
     inputs = channels
     for stage in STAGES:
@@ -77,7 +77,7 @@ def _features(channels: int, width: float, *, bias: bool) -> list[nn.Module]:
 
 
 def _start(model: nn.Module) -> None:
-    """The initial weights of HYDRA, which torchvision has too."""
+    """Draw the initial weights as HYDRA does, and torchvision too."""
     start_as_he(model)
     for module in model.modules():
         if isinstance(module, nn.Linear):

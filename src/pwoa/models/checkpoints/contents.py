@@ -52,15 +52,15 @@ class Checkpoint:
 
 
 def read_checkpoint(path: str | Path, kept: float | None = None) -> Checkpoint:
-    """The network in a checkpoint file of any known form; nothing in the file is executed.
+    """Read the network in a checkpoint file of any known form; nothing in the file is executed.
 
     kept: the part of the weights that HYDRA's or HARP's scores keep, if the file has some (1: a dense network).
     """
-    return unpacked(open_checkpoint(path), str(path), kept)
+    return unpack(open_checkpoint(path), str(path), kept)
 
 
-def unpacked(opened: Opened, source: str, kept: float | None = None) -> Checkpoint:
-    """The network in a file that is open; `kept` as for `read_checkpoint`."""
+def unpack(opened: Opened, source: str, kept: float | None = None) -> Checkpoint:
+    """Take the network out of a file that is open; `kept` as for `read_checkpoint`."""
     if kept is not None and not 0 < kept <= 1:
         raise InputError(f"the part of the weights that is kept must be above 0 and up to 1, not {kept!r}")
     tensors = float32(opened.tensors)
@@ -69,7 +69,7 @@ def unpacked(opened: Opened, source: str, kept: float | None = None) -> Checkpoi
         kept = opened.numbers["k"]
     state, masks = apply_masks(peeled.state, source)
     state, scores, remark = apply_scores(state, source, kept)
-    gone = [*peeled.dropped, *["masks"] * bool(masks), *["scores"] * bool(scores)]
+    dropped = [*peeled.dropped, *["masks"] * bool(masks), *["scores"] * bool(scores)]
     return Checkpoint(
         source=source,
         state=state,
@@ -77,7 +77,7 @@ def unpacked(opened: Opened, source: str, kept: float | None = None) -> Checkpoi
         container=opened.container,
         prefix=peeled.prefix,
         normalisation=peeled.normalisation,
-        dropped={name: _WHY[name] for name in gone},
+        dropped={name: _WHY[name] for name in dropped},
         warnings=(*opened.remarks, *[remark] * bool(remark)),
         dtype=_dtype(opened.tensors.values()),
         hidden=peeled.hidden,
@@ -85,7 +85,7 @@ def unpacked(opened: Opened, source: str, kept: float | None = None) -> Checkpoi
 
 
 def normalises(tensors: Mapping[str, Tensor], source: str) -> bool:
-    """Whether there is a normalisation among the tensors."""
+    """Tell whether there is a normalisation among the tensors."""
     return _peel(tensors, source).normalisation is not None
 
 
@@ -102,58 +102,58 @@ def _peel(tensors: Mapping[str, Tensor], source: str) -> _Peeled:
     state = _uncompiled(tensors)
     prefix, hidden = "", False
     dropped: list[str] = []
-    found: list[Normalisation] = []
+    normalisations: list[Normalisation] = []
     while True:
         for name, keys in _unused(state).items():
             dropped.append(name)
             state = {key: value for key, value in state.items() if key not in keys}
         for mean, std in _normalisations(state):
-            found.append(_normalisation(state[mean], state[std], f"{source}: {prefix}{mean}"))
+            normalisations.append(_normalisation(state[mean], state[std], f"{source}: {prefix}{mean}"))
             state = {key: value for key, value in state.items() if key not in (mean, std)}
         if not state:
             raise InputError(f"{source} holds no weights")
         step = next((step for step in (*WRAPPERS, *_ELEMENTS) if all(key.startswith(step) for key in state)), "")
         if not step:
-            return _Peeled(state, prefix, _single(found, source), dropped, hidden)
+            return _Peeled(state, prefix, _single(normalisations, source), dropped, hidden)
         prefix += step
-        hidden = hidden or (step == "1." and not found)
+        hidden = hidden or (step == "1." and not normalisations)
         state = {key.removeprefix(step): value for key, value in state.items()}
 
 
 def _uncompiled(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The tensors by their names before torch.compile, which names a network `_orig_mod` wherever it stands."""
+    """Return the tensors by their names before torch.compile, which names a network `_orig_mod` wherever it stands."""
     renamed = {key.replace("_orig_mod.", ""): value for key, value in tensors.items()}
     return renamed if len(renamed) == len(tensors) else dict(tensors)
 
 
 def _unused(state: Mapping[str, Tensor]) -> dict[str, list[str]]:
-    """The names of what no forward pass of the network uses, by kind."""
-    found: dict[str, list[str]] = {}
+    """Return the names of what no forward pass of the network uses, by kind."""
+    unused: dict[str, list[str]] = {}
     if "n_classes" in state and state["n_classes"].numel() == 1:
-        found["n_classes"] = ["n_classes"]
+        unused["n_classes"] = ["n_classes"]
     attacker = [key for key in state if key.startswith("attacker.")]
     if attacker and all(_is_twin(state, key) for key in attacker):
-        found["attacker.*"] = attacker
+        unused["attacker.*"] = attacker
     sub = [key for key in state if key.startswith("sub_block1.")]
     if sub and any(key.startswith("block1.") for key in state):
-        found["sub_block1.*"] = sub
-    return found
+        unused["sub_block1.*"] = sub
+    return unused
 
 
 def _is_twin(state: Mapping[str, Tensor], key: str) -> bool:
-    """Whether a tensor of Madry's attacker is one of the network or of its normalisation."""
+    """Tell whether a tensor of Madry's attacker is one of the network or of its normalisation."""
     twin = state.get(key.removeprefix("attacker.").replace("normalize.", "normalizer."))
     return twin is not None and torch.equal(twin, state[key])
 
 
 def _normalisations(state: Mapping[str, Tensor]) -> list[tuple[str, str]]:
-    """The names of each mean and its standard deviation beside the network."""
+    """Return the names of each mean and its standard deviation beside the network."""
     names = [(holder + mean, holder + std) for holder in _HOLDERS for mean, std in _NUMBERS]
     return [pair for pair in names if all(name in state and _is_row(state[name]) for name in pair)]
 
 
 def _is_row(value: Tensor) -> bool:
-    """Whether there is one number a channel: of shape C, C×1×1 or 1×C×1×1, or a single number."""
+    """Tell whether there is one number a channel: of shape C, C×1×1 or 1×C×1×1, or a single number."""
     return value.is_floating_point() and value.numel() in (*value.shape, 1)
 
 
@@ -163,16 +163,16 @@ def _normalisation(mean: Tensor, std: Tensor, source: str) -> Normalisation:
     return Normalisation(tuple(mean.flatten().tolist()), tuple(std.flatten().tolist()))
 
 
-def _single(found: list[Normalisation], source: str) -> Normalisation | None:
-    """The normalisation of the images, if there is one; two that do something would be a guess."""
-    real = [one for one in found if not one.trivial]
+def _single(normalisations: list[Normalisation], source: str) -> Normalisation | None:
+    """Return the normalisation of the images, if there is one; two that do something would be a guess."""
+    real = [one for one in normalisations if not one.trivial]
     if any(not one.near(real[0]) for one in real):
         raise InputError(f"{source} holds two normalisations ({real[0]}, and another); save the network with one")
-    return next(iter(real or found), None)
+    return next(iter(real or normalisations), None)
 
 
 def _dtype(values: Iterable[Tensor]) -> str:
-    """The precision of most numbers."""
+    """Return the precision of most numbers."""
     sizes: dict[str, int] = {}
     for value in values:
         if value.is_floating_point():

@@ -1,4 +1,4 @@
-"""Checkpoints in and out. Nothing in a file is ever executed: safetensors, or torch's tensors-only loader."""
+"""Checkpoint files. Nothing in a file is ever executed: safetensors, or torch's tensors-only loader."""
 
 from __future__ import annotations
 
@@ -16,6 +16,9 @@ from torch import Tensor, nn
 from pwoa.errors import InputError, first_line
 from pwoa.models.checkpoints.folder import find_folder, holds_model, read_folder
 from pwoa.models.checkpoints.tensors import read_safetensors
+
+EMBEDDED = "embedded"
+"""The name of the checkpoint that comes with the package."""
 
 CONTAINERS = ("state_dict", "model_state_dict", "rmodel", "model", "net", "last", "best")
 """The keys under which people keep a state dict; of two in one file, the first is taken."""
@@ -37,8 +40,8 @@ class Opened(NamedTuple):
 
 
 def open_checkpoint(path: str | Path) -> Opened:
-    """The tensors of a checkpoint file or a model folder, by the names and in the precision they were saved with."""
-    if str(path) == "embedded":
+    """Read the tensors of a checkpoint file or a model folder, with the names and precision they were saved with."""
+    if str(path) == EMBEDDED:
         file = resources.files("pwoa") / "models" / "embedded" / "lenet-mnist-linf-0.3.safetensors"
         return Opened(load_safetensors(file.read_bytes()), "", {}, ())
     if not isinstance(path, (str, Path)):
@@ -54,11 +57,13 @@ def open_checkpoint(path: str | Path) -> Opened:
     remarks: list[str] = []
     while not _is_state(content):
         _refuse_cascade(content, path)
-        held = [name for name in CONTAINERS if isinstance(content, Mapping) and _is_container(content.get(name))]
-        if not held:
-            found, mend = _describe(content), "save it with torch.save(model.state_dict(), …)"
-            raise InputError(f"{path} holds no state dict (found {found}); {mend}")
-        name = next((name for name in held if _leads_to_state(content[name])), held[0])
+        known = [name for name in CONTAINERS if isinstance(content, Mapping) and _is_container(content.get(name))]
+        if not known:
+            raise InputError(
+                f"{path} holds no state dict (found {_describe(content)}); "
+                "save it with torch.save(model.state_dict(), …)"
+            )
+        name = next((name for name in known if _leads_to_state(content[name])), known[0])
         names.append(name)
         numbers |= {key: float(value) for key, value in content.items() if _is_number(value)}
         remarks += _rivals(content, name)
@@ -69,46 +74,46 @@ def open_checkpoint(path: str | Path) -> Opened:
 
 
 def read_state(path: str | Path) -> dict[str, Tensor]:
-    """All tensors of a checkpoint file by name, in float32, without container and wrapper prefixes."""
-    return float32(stripped(open_checkpoint(path).tensors)[1])
+    """Read all tensors of a checkpoint file by name, in float32, without container and wrapper prefixes."""
+    return float32(strip_wrappers(open_checkpoint(path).tensors)[1])
 
 
-def stripped(state: Mapping[str, Tensor]) -> tuple[str, dict[str, Tensor]]:
-    """The wrappers' prefix that all names share, and the tensors by their names without it."""
+def strip_wrappers(state: Mapping[str, Tensor]) -> tuple[str, dict[str, Tensor]]:
+    """Return the wrappers' prefix that all names share, and the tensors by their names without it."""
     prefix = ""
     while state and (wrapper := next((w for w in WRAPPERS if all(key.startswith(prefix + w) for key in state)), "")):
         prefix += wrapper
     return prefix, {key.removeprefix(prefix): value for key, value in state.items()}
 
 
-def fitted(model: nn.Module, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The tensors under the model's names: its wrappers for the file's, and counters if and only if the model has them.
+def rename_for(model: nn.Module, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return the tensors under the model's names: with its wrappers, and counters if and only if the model has them.
 
     A file from before torch counted batches lacks the counters; a forward pass in eval mode does not use them.
     """
-    own = model.state_dict()
-    prefix = stripped(own)[0]
-    found = {prefix + key: value for key, value in stripped(state)[1].items()}
-    for key in own:
-        if key.endswith(COUNTER) and key.removesuffix(COUNTER) + "running_mean" in found:
-            found.setdefault(key, own[key])
-    return {key: value for key, value in found.items() if key in own or not key.endswith("." + COUNTER)}
+    wanted = model.state_dict()
+    prefix = strip_wrappers(wanted)[0]
+    renamed = {prefix + key: value for key, value in strip_wrappers(state)[1].items()}
+    for key in wanted:
+        if key.endswith(COUNTER) and key.removesuffix(COUNTER) + "running_mean" in renamed:
+            renamed.setdefault(key, wanted[key])
+    return {key: value for key, value in renamed.items() if key in wanted or not key.endswith("." + COUNTER)}
 
 
 def misfit(model: nn.Module, state: Mapping[str, Tensor]) -> str:
-    """In what the tensors are not those of the model, in a few words; nothing if every one fits."""
-    own = model.state_dict()
-    state = fitted(model, state)
+    """Say in a few words in what the tensors are not those of the model; nothing if every one fits."""
+    wanted = model.state_dict()
+    state = rename_for(model, state)
     problems = []
-    if missing := [key for key in own if key not in state]:
+    if missing := [key for key in wanted if key not in state]:
         problems.append(f"missing {some(missing)}")
-    if unexpected := [key for key in state if key not in own]:
+    if unexpected := [key for key in state if key not in wanted]:
         problems.append(f"unexpected {some(unexpected)}")
-    for key in own:
-        if key in state and own[key].shape != state[key].shape:
-            problems.append(f"{key} is {_shape(state[key])}, the model wants {_shape(own[key])}")
+    for key in wanted:
+        if key in state and wanted[key].shape != state[key].shape:
+            problems.append(f"{key} is {_shape(state[key])}, the model wants {_shape(wanted[key])}")
             break
-        if key in state and own[key].is_floating_point() and not state[key].is_floating_point():
+        if key in state and wanted[key].is_floating_point() and not state[key].is_floating_point():
             problems.append(f"{key} is of {state[key].dtype}, the model wants floats")
             break
     return "; ".join(problems)
@@ -117,17 +122,17 @@ def misfit(model: nn.Module, state: Mapping[str, Tensor]) -> str:
 def load_state(model: nn.Module, state: Mapping[str, Tensor], source: str, hint: str = "") -> None:
     """Put every tensor of `state` into the model; anything missing, left over or of other shape is an error.
 
-    `hint`: what else the error shall say.
+    hint: what else the error says.
     """
     if problems := misfit(model, state):
         raise InputError(f"{source} does not fit {type(model).__name__}: {problems}{hint and '; '}{hint}")
     if bad := [key for key, value in state.items() if not bool(torch.isfinite(value).all())]:
         raise InputError(f"{source} holds NaN or infinite weights in {some(bad)}")
-    model.load_state_dict(fitted(model, state))
+    model.load_state_dict(rename_for(model, state))
 
 
 def float32(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The tensors with every floating one in float32."""
+    """Return the tensors with every floating one in float32."""
     return {key: value.float() if value.is_floating_point() else value for key, value in state.items()}
 
 
@@ -145,12 +150,12 @@ def _read_torch(path: Path) -> Any:
             ) from None
         raise InputError(f"{path} is not a checkpoint: {error}") from None
     except Exception as error:  # torch raises anything on a damaged file
-        said = f" ({first_line(error)})" if isinstance(error, (RuntimeError, OSError)) else ""
-        raise InputError(f"{path} is not a checkpoint, of torch or safetensors{said}") from None
+        reason = f" ({first_line(error)})" if isinstance(error, (RuntimeError, OSError)) else ""
+        raise InputError(f"{path} is not a checkpoint, of torch or safetensors{reason}") from None
 
 
 def _mentions(path: Path, word: bytes) -> bool:
-    """Whether the word is in the first megabyte of a file, which of a pickle holds the names of its classes."""
+    """Tell whether the word is in the first megabyte of a file, where a pickle names its classes."""
     with path.open("rb") as file:
         return word in file.read(1 << 20)
 
@@ -194,7 +199,7 @@ def _is_number(value: Any) -> bool:
 
 
 def _rivals(content: Mapping[Any, Any], taken: str) -> list[str]:
-    """A remark on each other network in a container, such as averaged weights."""
+    """Return a remark on each other network in a container, such as averaged weights."""
     chosen = content[taken]
     rivals = [key for key, value in content.items() if key != taken and isinstance(value, Mapping) and value]
     same = [key for key in rivals if isinstance(chosen, Mapping) and content[key].keys() == chosen.keys()]
@@ -202,7 +207,7 @@ def _rivals(content: Mapping[Any, Any], taken: str) -> list[str]:
 
 
 def some(names: list[str]) -> str:
-    """The first three of some names, and how many there are besides."""
+    """Write the first three of some names, and how many more there are."""
     return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
 
 

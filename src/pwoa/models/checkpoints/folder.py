@@ -7,20 +7,37 @@ Nothing in a folder is ever executed.
 from __future__ import annotations
 
 import json
+import platform
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from torch import Tensor
+import torch
+from torch import Tensor, nn
 
+from pwoa import __version__
 from pwoa.errors import InputError
+from pwoa.models.architectures.registry import architecture_name
+from pwoa.models.border import Normalised
 from pwoa.models.checkpoints.hub import PREFIX, fetch
 from pwoa.models.checkpoints.tensors import read_safetensors, state_fingerprint
 
 WEIGHTS, CONFIG, CARD = "model.safetensors", "config.json", "README.md"
-ABOUT = (CONFIG, "model.json")
+DESCRIPTION = "model.json"
+"""What config.json is called in a run."""
 FORMAT = 1
 """Of config.json; a higher one is of a later version."""
+
+
+def describe_model(model: nn.Module, classes: int | None = None, channels: int | None = None) -> dict[str, Any]:
+    """Return what model.json says about any model; its classes and input channels as far as they are known."""
+    return {
+        "architecture": architecture_name(model),
+        "classes": classes,
+        "channels": channels,
+        **({"normalisation": model.numbers._asdict()} if isinstance(model, Normalised) else {}),
+        "versions": {"pwoa": __version__, "torch": torch.__version__, "python": platform.python_version()},
+    }
 
 
 class Held(NamedTuple):
@@ -31,12 +48,12 @@ class Held(NamedTuple):
 
 
 def holds_model(name: str | Path) -> bool:
-    """Whether the name is of a model folder: here, or `hf:owner/name` on the hub."""
-    return str(name).startswith(PREFIX) or any((Path(name) / file).is_file() for file in ABOUT)
+    """Tell whether the name is that of a folder with a model: here, or `hf:owner/name` on the hub."""
+    return str(name).startswith(PREFIX) or any((Path(name) / file).is_file() for file in (CONFIG, DESCRIPTION))
 
 
 def is_ours(folder: Path) -> bool:
-    """Whether the folder has a config.json that `save_pretrained` wrote."""
+    """Tell whether the folder has a config.json that `save_pretrained` wrote."""
     try:
         about = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -45,17 +62,13 @@ def is_ours(folder: Path) -> bool:
 
 
 def find_folder(name: str | Path, revision: str | None = None) -> Path:
-    """The folder of that name here, or one fetched from the hub."""
-    if str(name).startswith(PREFIX) or not Path(name).exists():
-        return fetch(str(name), revision, [WEIGHTS, CONFIG, CARD])
-    if revision is not None:
-        raise InputError(f"{name} is a folder here, which has no revisions; leave out revision={revision!r}")
-    return Path(name)
+    """Return the folder of that name here, or fetch `hf:owner/name` from the hub."""
+    return fetch(str(name), revision, [WEIGHTS, CONFIG, CARD]) if str(name).startswith(PREFIX) else Path(name)
 
 
 def read_folder(folder: Path, source: str) -> Held:
-    """What a model folder holds; `source` is its name in errors."""
-    file = next((folder / name for name in ABOUT if (folder / name).is_file()), None)
+    """Read and check what a model folder holds; `source` is its name in errors."""
+    file = next((folder / name for name in (CONFIG, DESCRIPTION) if (folder / name).is_file()), None)
     if file is None or not (folder / WEIGHTS).is_file():
         raise InputError(f"{source} is no model folder: it has no {WEIGHTS if file else CONFIG}")
     about = _checked(file, source)

@@ -19,17 +19,16 @@ _NAME = re.compile(r"(?P<repo>[\w.-]+/[\w.-]+)(@(?P<revision>[\w./-]+))?")
 
 
 def fetch(name: str, revision: str | None, files: list[str]) -> Path:
-    """A folder with these files of a model on the hub, `owner/name` or `owner/name@revision`, as far as it has them."""
-    found = _NAME.fullmatch(name.removeprefix(PREFIX))
-    if found is None:
-        raise InputError(f"{name} is neither a folder nor a model on the hub, which is named owner/name")
-    if revision and found["revision"]:
+    """Fetch these files, as far as there are, of `hf:owner/name` or `hf:owner/name@revision`; return their folder."""
+    parts = _NAME.fullmatch(name.removeprefix(PREFIX))
+    if parts is None:
+        raise InputError(f"{name} is no model on the hub, which is named {PREFIX}owner/name")
+    if revision and parts["revision"]:
         raise InputError(f"{name} says its revision; leave out revision={revision!r}")
-    not_here = "" if name.startswith(PREFIX) else "is no folder here, and "
-    hub = _huggingface_hub(f"{name} {not_here}is fetched from the hub")
-    with _blaming(f"{name} {not_here}cannot be fetched from the hub"):
-        wanted = revision or found["revision"]
-        return Path(hub.snapshot_download(found["repo"], revision=wanted, allow_patterns=files, **_US))
+    hub = _huggingface_hub(f"{name} is fetched from the hub")
+    with _blaming(f"{name} cannot be fetched from the hub"):
+        wanted = revision or parts["revision"]
+        return Path(hub.snapshot_download(parts["repo"], revision=wanted, allow_patterns=files, **_US))
 
 
 def push(
@@ -41,7 +40,7 @@ def push(
     token: str | None = None,
     message: str,
 ) -> str:
-    """Put files into a model repository in one commit, and give its address. The repository is made if need be."""
+    """Put files into a model repository in one commit, and return its address. A new repository is made."""
     if "@" in repo or not _NAME.fullmatch(repo):
         raise InputError(f"{repo} is no name on the hub; give owner/name")
     hub = _huggingface_hub(f"{repo} is on the hub")
@@ -84,7 +83,7 @@ def _reason(error: Exception) -> str:
 
 
 def _is_about_the_way(error: BaseException) -> bool:
-    """Whether there was no answer at all; by names, as the library's HTTP client changes with its version."""
+    """Tell whether there was no answer at all; by names, as the library's HTTP client changes with its version."""
     names = {kind.__name__ for kind in type(error).__mro__}
     if names & {"RequestError", "ConnectionError", "Timeout"}:  # of httpx; of requests and of Python; of requests
         return True

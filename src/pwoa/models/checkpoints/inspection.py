@@ -1,4 +1,4 @@
-"""What is in a checkpoint, told before anything is loaded: the architecture by its names and shapes, and the rest."""
+"""What is in a checkpoint, before anything is loaded: the architecture by its names and shapes, and the rest."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from torch import Tensor
 
 from pwoa.models.architectures.registry import ARCHITECTURES, build
 from pwoa.models.border import Normalisation
-from pwoa.models.checkpoints.contents import Checkpoint, unpacked
+from pwoa.models.checkpoints.contents import Checkpoint, unpack
 from pwoa.models.checkpoints.files import COUNTER, open_checkpoint, some
 from pwoa.models.checkpoints.pruned import ScoresError
 
@@ -60,33 +60,36 @@ class Inspection:
 
 
 def inspect_checkpoint(path: str | Path, kept: float | None = None) -> Inspection:
-    """Look into a checkpoint of any form that `load_model` takes; `kept` as there, but not to know it is a warning."""
+    """Look into a checkpoint of any form that `load_model` takes. Example: `inspect_checkpoint("trades.pt")`.
+
+    kept: as for `load_model`; where it is needed and not given, there is a warning instead of an error.
+    """
     opened, doubts = open_checkpoint(path), []
     try:
-        found = unpacked(opened, str(path), kept)
+        contents = unpack(opened, str(path), kept)
     except ScoresError as error:
         doubts.append(str(error))
-        found = unpacked(opened, str(path), kept=1)
-    guess = guess_architecture(found.state)
+        contents = unpack(opened, str(path), kept=1)
+    guess = guess_architecture(contents.state)
     return Inspection(
-        path=found.source,
-        container=found.container,
-        prefix=found.prefix,
+        path=contents.source,
+        container=contents.container,
+        prefix=contents.prefix,
         architecture=guess.architecture if guess else None,
         classes=guess.classes if guess else None,
         channels=guess.channels if guess else None,
-        normalisation=found.normalisation,
-        dropped=found.dropped,
-        tensors=len(found.tensors),
-        parameters=sum(value.numel() for key, value in found.state.items() if not _is_statistic(key)),
-        dtype=found.dtype,
-        sparsity=_sparsity(found.state),
-        warnings=(*found.warnings, *doubts, *_doubts(found, guess)),
+        normalisation=contents.normalisation,
+        dropped=contents.dropped,
+        tensors=len(contents.tensors),
+        parameters=sum(value.numel() for key, value in contents.state.items() if not _is_statistic(key)),
+        dtype=contents.dtype,
+        sparsity=_sparsity(contents.state),
+        warnings=(*contents.warnings, *doubts, *_doubts(contents, guess)),
     )
 
 
 def guess_architecture(state: Mapping[str, Tensor]) -> Guess | None:
-    """The registered architecture whose names and shapes are exactly those of the state, counters apart.
+    """Return the registered architecture whose names and shapes are exactly those of the state, but for counters.
 
     Of several, one that is not lite comes first.
     """
@@ -96,7 +99,7 @@ def guess_architecture(state: Mapping[str, Tensor]) -> Guess | None:
 
 
 def likeness(state: Mapping[str, Tensor]) -> str:
-    """Which registered architecture has most of its names in common with a state, in words; nothing if none is near."""
+    """Say which registered architecture has most of its names in common with a state; nothing if none is near."""
     names = {key for key in state if not key.endswith(COUNTER)}
     shared = {name: _overlap(names, set(_shapes(name, 10, 3))) for name in ARCHITECTURES}
     nearest = max(shared, key=lambda name: shared[name])
@@ -112,7 +115,7 @@ def likeness(state: Mapping[str, Tensor]) -> str:
 
 
 def _guess(name: str, shapes: Shapes, lite: bool) -> Guess | None:
-    """The architecture, as it is or lite, with the classes and channels that give these shapes.
+    """Return the architecture, as it is or lite, with the classes and channels that give these shapes.
 
     The first tensor of every registered one is the convolution of the images, the last the biases of the classes.
     """
@@ -126,7 +129,7 @@ def _guess(name: str, shapes: Shapes, lite: bool) -> Guess | None:
 
 
 def _width(name: str, classes: int, channels: int, shapes: Shapes) -> float:
-    """The width with fewest decimals of a network with as many numbers as the shapes have; else 1."""
+    """Return the width with fewest decimals of a network with as many numbers as the shapes have; else 1."""
     keys = list(_shapes(name, 10, 3))
     filters, full = shapes[keys[0]][0], _shapes(name, 10, 3)[keys[0]][0]
     low, high = (filters - 0.5 if filters > 1 else 0) / full, min((filters + 0.5) / full, _WIDEST)
@@ -137,15 +140,15 @@ def _width(name: str, classes: int, channels: int, shapes: Shapes) -> float:
 
     for scale in _SCALES:
         widths = [step / scale for step in range(max(1, math.ceil(low * scale)), math.ceil(high * scale))]
-        found = bisect_left(widths, target, key=size)
-        if found < len(widths) and size(widths[found]) == target:
-            return widths[found]
+        place = bisect_left(widths, target, key=size)
+        if place < len(widths) and size(widths[place]) == target:
+            return widths[place]
     return 1.0
 
 
 @cache
 def _shapes(architecture: str, classes: int, channels: int) -> dict[str, tuple[int, ...]]:
-    """The shapes of an architecture's tensors by name, counters apart; on the meta device, so nothing is computed."""
+    """Return the shapes of an architecture's tensors by name, but for counters; nothing is computed for it."""
     with torch.device("meta"):
         state = build(architecture, classes, channels).state_dict()
     return {key: tuple(value.shape) for key, value in state.items() if not key.endswith(COUNTER)}
@@ -170,13 +173,13 @@ def _sparsity(state: Mapping[str, Tensor]) -> float:
     return part if part >= _SPARSE else 0.0
 
 
-def _doubts(found: Checkpoint, guess: Guess | None) -> list[str]:
-    """What a person should know before trusting the file."""
+def _doubts(contents: Checkpoint, guess: Guess | None) -> list[str]:
+    """List what a person should know before trusting the file."""
     doubts = []
     if guess is None:
-        doubts.append("no registered architecture: " + (likeness(found.state) or "give --arch MODULE:FUNCTION"))
-    if found.hidden:
+        doubts.append("no registered architecture: " + (likeness(contents.state) or "give --arch MODULE:FUNCTION"))
+    if contents.hidden:
         doubts.append("the layer before the network left nothing in the file; give its --mean and --std")
-    if bad := [key for key, value in found.state.items() if not bool(torch.isfinite(value).all())]:
+    if bad := [key for key, value in contents.state.items() if not bool(torch.isfinite(value).all())]:
         doubts.append(f"NaN or infinite weights in {bad[0]}")
     return doubts

@@ -24,12 +24,12 @@ class ScoresError(InputError):
 
 
 def apply_masks(state: Mapping[str, Tensor], source: str) -> tuple[dict[str, Tensor], list[str]]:
-    """The weights multiplied by the 0/1 masks beside them, and the names of the masks, which are gone.
+    """Multiply the weights by the 0/1 masks beside them; return the weights, and the names of the masks, now gone.
 
     `weight_orig` with `weight_mask` is torch.nn.utils.prune's; `weight` with `mask` or `weight_mask` is others'.
     """
     weights = dict(state)
-    gone = []
+    applied = []
     for key, mask in state.items():
         weight = _masked_by(key, state)
         if weight is None or mask.shape != state[weight].shape or not bool(((mask == 0) | (mask == 1)).all()):
@@ -40,21 +40,21 @@ def apply_masks(state: Mapping[str, Tensor], source: str) -> tuple[dict[str, Ten
         del weights[key]
         weights.pop(weight)
         weights[weight.removesuffix("_orig")] = values * kept
-        gone.append(key)
-    return {key: weights[key] for key in _ordered(state, weights)}, gone
+        applied.append(key)
+    return {key: weights[key] for key in _ordered(state, weights)}, applied
 
 
 def _masked_by(key: str, state: Mapping[str, Tensor]) -> str | None:
-    """The name of the tensor that a mask is for."""
+    """Return the name of the tensor that a mask is for."""
     name = key.removesuffix("_mask")
     if name != key:
-        return next((found for found in (f"{name}_orig", name) if found in state), None)
+        return next((weight for weight in (f"{name}_orig", name) if weight in state), None)
     layer = key.removesuffix(".mask")
     return f"{layer}.weight" if layer != key and f"{layer}.weight" in state else None
 
 
 def _ordered(state: Mapping[str, Tensor], weights: Mapping[str, Tensor]) -> list[str]:
-    """The names of the weights in the order of the file."""
+    """Return the names of the weights in the order of the file."""
     names = dict.fromkeys(key.removesuffix("_orig") for key in state)
     return [key for key in dict.fromkeys([*names, *state]) if key in weights]
 
@@ -62,7 +62,7 @@ def _ordered(state: Mapping[str, Tensor], weights: Mapping[str, Tensor]) -> list
 def apply_scores(
     state: Mapping[str, Tensor], source: str, kept: float | None
 ) -> tuple[dict[str, Tensor], list[str], str]:
-    """The weights that the scores of HYDRA and HARP keep, the names of the scores, which are gone, and a remark.
+    """Return the weights that the scores of HYDRA and HARP keep, the names of the scores, now gone, and a remark.
 
     kept: the part of the weights that is kept, 1 for a dense network; None if only the file can tell.
     """
@@ -70,20 +70,20 @@ def apply_scores(
     layers = [layer for layer in layers if f"{layer}.weight" in state]
     if not layers:
         return dict(state), [], ""
-    gone = [layer + end for layer in layers for end in (SCORES, RATE_SCORE, RATE) if layer + end in state]
-    weights = {key: value for key, value in state.items() if key not in gone}
+    scores = [layer + end for layer in layers for end in (SCORES, RATE_SCORE, RATE) if layer + end in state]
+    weights = {key: value for key, value in state.items() if key not in scores}
     if kept == 1:
-        return weights, gone, ""
+        return weights, scores, ""
     if kept is None and all(_multiplied(state, layer) for layer in layers):
-        return weights, gone, "the weights are 0 already where the scores are lowest: taken as they are"
+        return weights, scores, "the weights are 0 already where the scores are lowest: taken as they are"
     parts = _parts(state, layers, source, kept)
     for layer in layers:
         weights[f"{layer}.weight"] = _top(state[f"{layer}.weight"], state[layer + SCORES], parts[layer], layer, source)
-    return weights, gone, ""
+    return weights, scores, ""
 
 
 def _multiplied(state: Mapping[str, Tensor], layer: str) -> bool:
-    """Whether some weights are 0, and those are the ones with the lowest scores."""
+    """Tell whether some weights are 0, and those are the ones with the lowest scores."""
     weight, scores = state[f"{layer}.weight"], state[layer + SCORES].abs()
     zero = weight == 0
     if scores.shape != weight.shape or bool(zero.all()) or not bool(zero.any()):
@@ -94,7 +94,7 @@ def _multiplied(state: Mapping[str, Tensor], layer: str) -> bool:
 def _parts(
     state: Mapping[str, Tensor], layers: list[str], source: str, kept: float | None
 ) -> dict[str, float | Tensor]:
-    """What part of each layer is kept, as far as the file and the user say it."""
+    """Return what part of each layer is kept, as far as the file and the user say it."""
     if all(_is_number(state, layer + RATE) for layer in layers):
         return {layer: float(state[layer + RATE]) for layer in layers}
     harp = all(_is_number(state, layer + RATE_SCORE) for layer in layers)
@@ -125,7 +125,7 @@ def _is_number(state: Mapping[str, Tensor], key: str) -> bool:
 
 
 def _top(weight: Tensor, scores: Tensor, part: float | Tensor, layer: str, source: str) -> Tensor:
-    """The weight with all but the part of largest |score| set to 0, as HYDRA counts it."""
+    """Return the weight with all but the part of largest |score| set to 0, as HYDRA counts it."""
     if scores.shape != weight.shape:
         raise ScoresError(f"{source}: {layer}{SCORES} scores whole channels; save weight * mask where the file is from")
     dropped = int((1 - part) * weight.numel())

@@ -1,4 +1,4 @@
-"""Tensors by name: in a safetensors file, and as one fingerprint."""
+"""Tensors by name, in a safetensors file, and the fingerprint of a model."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ from safetensors.torch import load, save
 from torch import Tensor, nn
 
 from pwoa.errors import InputError
+from pwoa.models.onnx import OnnxModel
 
 
 def read_safetensors(path: Path) -> dict[str, Tensor]:
-    """All tensors of a safetensors file, which holds nothing that could be executed."""
+    """Read all tensors of a safetensors file, which holds nothing that could be executed."""
     try:
         return load(path.read_bytes())
     except SafetensorError as error:
@@ -23,18 +24,20 @@ def read_safetensors(path: Path) -> dict[str, Tensor]:
 
 
 def to_safetensors(state: Mapping[str, Tensor]) -> bytes:
-    """The tensors as the content of a safetensors file; those that share memory are written each."""
+    """Write the tensors as the content of a safetensors file; those that share memory are written each."""
     copies = {name: value.detach().cpu().clone(memory_format=torch.contiguous_format) for name, value in state.items()}
     return save(copies, {"format": "pt"})
 
 
 def fingerprint(model: nn.Module) -> str:
-    """A SHA-256 of all weights and buffers, the same on every device."""
+    """Return a SHA-256 of all weights and buffers, the same on every device; of an ONNX model, of its file."""
+    if isinstance(model, OnnxModel):
+        return model.fingerprint
     return state_fingerprint(model.state_dict())
 
 
 def state_fingerprint(state: Mapping[str, Tensor]) -> str:
-    """The fingerprint of a model that has these weights and buffers."""
+    """Return the fingerprint of a model that has these weights and buffers."""
     digest = hashlib.sha256()
     for name, value in sorted(state.items()):
         digest.update(name.encode())
