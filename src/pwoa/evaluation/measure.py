@@ -100,8 +100,11 @@ def evaluate(
         plan = dataclasses.replace(plan, threat=_usual_threat(plan, loaded, settings))
     progress.close()
     where = choose_device(device)
-    network = load_model(model, loaded, architecture=architecture, checkpoint=checkpoint, mean=mean, std=std)
-    other = None if surrogate is None else load_model(surrogate, loaded, architecture=surrogate_architecture)
+    network, other = model, surrogate
+    if not isinstance(network, nn.Module) or mean or std:
+        network = load_model(model, loaded, architecture=architecture, checkpoint=checkpoint, mean=mean, std=std)
+    if isinstance(other, (str, Path)):
+        other = load_model(other, loaded, architecture=surrogate_architecture)
     subject = Subject.of(network, loaded, plan.evaluation.images, where, other)
     evaluation = dataclasses.replace(
         plan.seeded_evaluation(), attacks=subject.possible(plan.evaluation.attacks, given_attacks)

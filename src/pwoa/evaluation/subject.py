@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from pwoa import __version__
-from pwoa.attacks.registry import GRADIENT_FREE, TRANSFER, parse_attacks
+from pwoa.attacks.registry import TRANSFER, find_attack, gradient_free, parse_attacks
 from pwoa.data.images import Data, Images
 from pwoa.devices import device_name
 from pwoa.errors import InputError, first_line
@@ -70,9 +70,9 @@ class Subject:
         if not self.differentiable and not given:
             chosen = ("natural", "square")
         chosen = tuple(dict.fromkeys(("natural", *chosen, *([] if self.surrogate is None else [TRANSFER]))))
-        by_gradients = [name for name in chosen if name not in GRADIENT_FREE]
+        by_gradients = [name for name in chosen if find_attack(name).needs_gradients]
         if by_gradients and not self.differentiable:
-            without = ", ".join(GRADIENT_FREE)
+            without = ", ".join(gradient_free())
             raise InputError(f"{by_gradients[0]} needs gradients, which this model has not; use {without}")
         sample = self.images.batch(torch.arange(min(2, len(self.images)), device=self.device))[0]
         if by_gradients:
@@ -138,5 +138,5 @@ def _check_gradients(model: nn.Module, which: str, x: Tensor, classes: int, atta
     except Exception as error:  # a user's own forward can raise anything
         raise InputError(
             f"{attack} needs gradients, which {which} does not give ({first_line(error)}); "
-            f"without them there are {', '.join(GRADIENT_FREE)}"
+            f"without them there are {', '.join(gradient_free())}"
         ) from None

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from pwoa.attacks.gradient import pgd
 from pwoa.errors import InputError
 from pwoa.models.border import LogitModel, as_logits, under_attack
-from pwoa.models.inference import forward_model
+from pwoa.models.inference import forward_copy
 from pwoa.recipe.sections import Recipe
 from pwoa.sparsity.masks import Masks
 from pwoa.training.stage import Batch, Loss, Material, Stage
@@ -82,7 +82,7 @@ def teacher_logits(
     if material.augment == "none" and not moving:
         return _table(logits, material)
     if fast:
-        logits = forward_model(teacher, material.images.batch(material.validation[:CHUNK])[0], material.classes)
+        logits = forward_copy(teacher, material.images.batch(material.validation[:CHUNK])[0], material.classes)
 
     @torch.no_grad()
     def ask(batch: Batch) -> Tensor:
