@@ -1,0 +1,1 @@
+"""Runs: a straight line from a recipe to a result, and the folder that keeps it."""

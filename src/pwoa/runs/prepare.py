@@ -1,0 +1,140 @@
+"""What pruning and robust training share: settings, data and device before a run; the folder and modes during it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import NoneType
+from typing import Any
+
+import torch
+from torch import nn
+
+from pwoa.attacks.registry import TRANSFER, parse_attacks
+from pwoa.data.images import Data
+from pwoa.data.load import load_data
+from pwoa.devices import choose_device, device_name
+from pwoa.errors import InputError
+from pwoa.evaluation.measure import measure
+from pwoa.evaluation.scores import Scores
+from pwoa.evaluation.subject import Subject
+from pwoa.progress import Progress
+from pwoa.recipe import AUTO, Recipe, recorded_recipe
+from pwoa.runs.folder import Run
+from pwoa.training.fast import choose_mode
+from pwoa.training.processes import own_device
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """A recipe with every choice made, its data on the device, and the device."""
+
+    recipe: Recipe
+    data: Data
+    device: torch.device
+
+    @property
+    def sample(self) -> torch.Tensor:
+        """Two training images, to try a model on."""
+        return self.data.train.batch(torch.arange(2, device=self.device))[0]
+
+    @property
+    def channels(self) -> int:
+        """The channels of an image."""
+        return int(self.data.train.pixels.shape[1])
+
+
+def merge(settings: Mapping[str, Any] | None, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Add to settings those that were given by a name of their own, if they were."""
+    if not isinstance(settings, (Mapping, NoneType)):
+        raise InputError(f"settings must be as {{'training.seed': 1}}, not {settings!r}")
+    return dict(settings or {}) | {key: value for key, value in given.items() if value is not None}
+
+
+def load_given(data: Any, changes: dict[str, Any], progress: Progress) -> Data | None:
+    """Load the data that was given in place of the recipe's, if any, and note it in the changes to the recipe."""
+    if data is None:
+        return None
+    if isinstance(data, (str, Path)):
+        folder = changes.get("data.folder") or None
+        changes |= {"data.name": str(data), "data.folder": str(folder or "")}
+        return load_data(data, data_folder=folder, progress=progress.reach)
+    loaded = load_data(data)
+    changes["data.name"] = loaded.name
+    return loaded
+
+
+def load_rest(recipe: Recipe, data: Data | None, progress: Progress) -> Loaded:
+    """Check the attacks of a recipe, load its data if they were not given, and put them on the device."""
+    if TRANSFER in parse_attacks(recipe.evaluation.attacks):
+        raise InputError(
+            f"a run has no surrogate for the attack {TRANSFER}: leave it out of evaluation.attacks, and give the "
+            "surrogate to pwoa evaluate afterwards"
+        )
+    if data is None:
+        data = load_data(recipe.data.name, data_folder=recipe.data.folder or None, progress=progress.reach)
+    progress.close()
+    device = choose_device(own_device(recipe.training.device))
+    return Loaded(recipe.for_images(len(data.train)), data.to(device), device)
+
+
+def open_run(folder: str | Path | None, recipe: Recipe, identity: Mapping[str, str], holding: ExitStack) -> Run:
+    """Open the run, which no other process can work on until `holding` ends; one that is finished needs no hold."""
+    run = Run.choose(folder, recipe, identity)
+    if not run.finished:
+        holding.enter_context(run.held())
+    return run
+
+
+def check_network(network: Any, role: str) -> None:
+    """Refuse what is given in the place of a network and is none."""
+    if not isinstance(network, (nn.Module, NoneType)):
+        raise InputError(f"the {role} must be an nn.Module, not {network!r}")
+
+
+def lay_out(model: nn.Module, form: torch.memory_format) -> None:
+    """Put the weights of 2-D convolutions into a memory format; channels last is faster, most of all on a CPU."""
+    for parameter in model.parameters():
+        if parameter.dim() == 4:
+            parameter.data = parameter.data.contiguous(memory_format=form)
+
+
+def resolve_mode(run: Run, recipe: Recipe, device: torch.device) -> Recipe:
+    """Decide what `training.mode = "auto"` is: what the run was started with, else what fits the device."""
+    mode = recipe.training.mode
+    if mode == AUTO and run.started:
+        mode = recorded_recipe(run.path).training.mode
+    return recipe.with_settings({"training.mode": choose_mode(mode, device)})
+
+
+@contextmanager
+def resumable(run: Run, progress: Progress) -> Iterator[None]:
+    """Answer Ctrl-C inside with how to go on."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        progress.close()
+        again = f"the same command, with the folder {run.path}, resumes" if run.started else "nothing was written"
+        progress.say(f"stopped; {again}")
+        raise
+    finally:
+        progress.close()
+
+
+def measure_model(
+    model: nn.Module, fingerprint: str, loaded: Loaded, folder: Path, role: str, progress: Progress
+) -> Scores:
+    """Measure a model on the test images as the recipe says, and keep the evaluation in a folder of the run."""
+    recipe, data = loaded.recipe, loaded.data
+    images = data.test.first(recipe.evaluation.images or len(data.test))
+    hashes = {"model": fingerprint, "data": data.fingerprint()}
+    subject = Subject(model, images, data, loaded.device, hashes=hashes)
+    evaluation, task = recipe.seeded_evaluation(), f"evaluating the {role}"
+    return measure(subject, evaluation, recipe.threat, folder=folder, name=role, task=task, progress=progress)
+
+
+def where_text(loaded: Loaded, processes: int) -> str:
+    """Name the device, and how many of them."""
+    return (f"{processes} × " if processes > 1 else "") + device_name(loaded.device)

@@ -1,0 +1,158 @@
+"""Robust training from end to end: recipe → data → network → method → engine → evaluation → run folder."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from contextlib import ExitStack
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from pwoa.data.images import Data
+from pwoa.devices import device_name
+from pwoa.errors import InputError, counted
+from pwoa.evaluation.folder import OF_MODEL
+from pwoa.methods import find_training
+from pwoa.models.architectures.registry import architecture_name, build, lite_width
+from pwoa.models.border import check_model
+from pwoa.models.checkpoints.folder import describe_model
+from pwoa.models.checkpoints.tensors import fingerprint
+from pwoa.models.load import load_model
+from pwoa.progress import Progress
+from pwoa.recipe import Recipe, load_recipe
+from pwoa.runs.folder import Result, Run
+from pwoa.runs.prepare import (
+    Loaded,
+    check_network,
+    lay_out,
+    load_given,
+    load_rest,
+    measure_model,
+    merge,
+    open_run,
+    resolve_mode,
+    resumable,
+    where_text,
+)
+from pwoa.training import Engine, Material
+from pwoa.training.processes import connected
+
+
+def pretrain(
+    model: nn.Module | None = None,
+    data: Any = None,
+    *,
+    method: str | None = None,
+    recipe: str | Path | Recipe = "teacher-mnist",
+    settings: Mapping[str, Any] | None = None,
+    folder: str | Path | None = None,
+    progress: Progress | None = None,
+) -> Result:
+    """Train a robust model with adversarial examples, evaluate it, and keep everything in a run folder.
+
+    Example: `pretrain(data="cifar10", recipe="teacher-cifar10", method="trades").model`.
+
+    model: any nn.Module from images in [0, 1] to logits; it is not changed. None takes the recipe's architecture.
+    data: whatever `load_data` takes; None takes the recipe's.
+    method: pgd-at, trades, mart, hbar, lbgat or fast-at; short for the setting "method".
+    folder: where the run lives; the same folder again resumes it. None chooses one under runs/.
+    """
+    progress = progress or Progress()
+    check_network(model, "model")
+    changes = merge(settings, {"method": method})
+    if model is not None:
+        changes |= {"teacher.architecture": architecture_name(model), "teacher.checkpoint": "given"}
+
+    given = load_given(data, changes, progress)
+    plan = load_recipe(recipe).with_settings(changes)
+    training = find_training(plan.method)
+    loaded = load_rest(training.complete(plan), given, progress)
+    network, size = _make_network(loaded.recipe, loaded.data, model)
+    network = copy.deepcopy(network).to(loaded.device)
+    check_model(network, loaded.sample, loaded.data.classes)
+    material = Material.of(loaded.data, loaded.recipe, loaded.device)
+    identity = {"data": loaded.data.fingerprint()}
+
+    with ExitStack() as holding:
+        with connected(loaded.device) as processes:
+            progress = progress if processes.first else Progress()
+            run = processes.by_first(lambda: open_run(folder, loaded.recipe, identity, holding))
+            plan = processes.by_first(lambda: resolve_mode(run, loaded.recipe, loaded.device))
+            loaded = Loaded(plan, loaded.data, loaded.device)
+            if processes.by_first(lambda: run.finished):
+                progress.say(f"{run.path} is finished, nothing is left to do")
+                return Result(load_model(run.path, architecture=network), run.path, run.result(), run.metrics())
+            progress.say(_announce(loaded, material, size, run, where_text(loaded, processes.count)))
+            with resumable(run, progress):
+                with torch.random.fork_rng(devices=[]):
+                    torch.manual_seed(plan.training.seed + 1)  # a guide is not the network that it guides
+                    stage = training(network, material, plan)
+                lay_out(stage.trained, torch.channels_last)
+                engine = Engine(stage.trained, [stage], material, plan.training, run, progress, processes=processes)
+                if processes.by_first(lambda: run.started):
+                    progress.say(run.resuming())
+                elif processes.first:
+                    run.begin(plan, identity)
+                engine.train()
+                network.eval()
+                lay_out(network, torch.contiguous_format)
+                if processes.first:
+                    about = describe_model(network, loaded.data.classes, loaded.channels)
+                    run.save_model(network, {**about, **identity, "threat": asdict(plan.threat)})
+        if not processes.first:
+            return Result(network, run.path, {}, [])
+        with resumable(run, progress):
+            scores = measure_model(network, fingerprint(network), loaded, run.path / OF_MODEL, "model", progress)
+            summary = {
+                "method": plan.method,
+                "example_free": False,
+                **size,
+                "dataset": plan.data.name,
+                "epochs": plan.pretrain.epochs,
+                "selected_epoch": engine.selected,
+                "seed": plan.training.seed,
+                "device": device_name(loaded.device),
+                "processes": processes.count,
+                "training_seconds": engine.seconds,
+                "images": scores.images,
+                "accuracy": dict(scores),
+                "warnings": [asdict(finding) for finding in scores.findings],
+            }
+            run.finish(summary)
+    return Result(network, run.path, summary, run.metrics())
+
+
+def _make_network(recipe: Recipe, data: Data, given: nn.Module | None) -> tuple[nn.Module, dict[str, Any]]:
+    """Return the given network, or a new one of the recipe's architecture, Lite if it says so; and how large it is."""
+    name, lite, channels = recipe.teacher.architecture, recipe.pretrain.lite, data.train.pixels.shape[1]
+    if given is not None:
+        if lite > 1:
+            raise InputError("pretrain.lite narrows an architecture by name; leave it out for a network of your own")
+        return given, {"architecture": architecture_name(given), "parameters": _count(given), "rate": 1.0}
+    lite_name = f"{name.partition('@')[0]}@{lite_width(name, data.classes, channels, lite)}" if lite > 1 else name
+    with torch.device("meta"):
+        dense = build(name, data.classes, channels)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(recipe.training.seed)
+        network = build(lite_name, data.classes, channels)
+    size = {"parameters": _count(network), "rate": _count(dense) / _count(network)}
+    return network, {"architecture": architecture_name(network), **size}
+
+
+def _count(model: nn.Module) -> int:
+    return sum(parameter.numel() for parameter in model.parameters())
+
+
+def _announce(loaded: Loaded, material: Material, size: Mapping[str, Any], run: Run, where: str) -> str:
+    """Tell a person what is going to be done."""
+    recipe = loaded.recipe
+    fewer = f", {size['rate']:.4g}× fewer than {recipe.teacher.architecture}" if recipe.pretrain.lite > 1 else ""
+    return (
+        f"{recipe.method}: {size['architecture']} ({size['parameters']:,} parameters{fewer}) on {recipe.data.name}, "
+        f"{counted(recipe.pretrain.epochs, 'epoch')} on {material.in_words()}, {where}\n"
+        f"threat: {recipe.threat}; run folder: {run.path}"
+    )
