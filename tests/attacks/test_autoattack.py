@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -11,11 +12,11 @@ import torch
 from torch import Tensor, nn
 
 from pwoa.attacks.apgd import apgd_ce, apgd_t_rounds
-from pwoa.attacks.autoattack import NATURAL, ROBUST, State, Verdicts, autoattack
+from pwoa.attacks.autoattack import ROBUST, State, Verdicts, autoattack
 from pwoa.attacks.ball import Ball
 from pwoa.attacks.fab import fab_t_rounds
-from pwoa.attacks.problem import Round, is_broken
-from pwoa.attacks.registry import ATTACKS, ROUNDS, STANDARD, check_names
+from pwoa.attacks.problem import Problem, Round, is_broken
+from pwoa.attacks.registry import ATTACKS, NATURAL, Attack
 from pwoa.attacks.square import square_rounds
 from pwoa.errors import InputError
 from pwoa.guard import ExampleFreeViolation, example_free
@@ -51,9 +52,7 @@ class Fake:
         self.drew: list[float] = []
         self.searched: list[object] = []
 
-    def __call__(
-        self, model: object, x: Tensor, labels: Tensor, threat: Threat, best: object = None, generator: object = None
-    ) -> Tensor:
+    def __call__(self, model: object, x: Tensor, labels: Tensor, threat: Threat, *, generator: object) -> Tensor:
         assert isinstance(generator, torch.Generator)
         self.saw.append(who(x))
         self.searched.append(model)
@@ -64,14 +63,20 @@ class Fake:
                 found[row, 0, 0, 0] = self.to
         return found
 
+    def as_round(self, problem: Problem, best: Tensor) -> Tensor:
+        return self(problem.model, problem.x, problem.labels, problem.threat, generator=problem.generator)
+
 
 @pytest.fixture
 def register(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     def add(**attacks: Fake | list[Round]) -> None:
         for name, attack in attacks.items():
-            monkeypatch.setitem(ATTACKS, name, attack)  # type: ignore[arg-type]
+            known = ATTACKS.get(name) or Attack(name, name)
             if isinstance(attack, list):
-                monkeypatch.setitem(ROUNDS, name, lambda classes, rounds=attack: rounds)
+                known = replace(known, rounds=lambda classes, rounds=attack: rounds)
+            else:
+                known = replace(known, run=attack)
+            monkeypatch.setitem(ATTACKS, name, known)
 
     return add
 
@@ -86,7 +91,6 @@ def test_only_survivors_go_on_and_the_order_is_kept(register: Callable[..., None
     assert (first.saw, second.saw, third.saw) == ([[0, 1, 3, 4, 5]], [[0, 4, 5]], [[4, 5]])
     assert found.attacks == (NATURAL, "first", "second", "third")
     assert found.broken_by.tolist() == [2, 1, 0, 1, ROBUST, 3]
-    assert found.names() == ["second", "first", "natural", "first", None, "third"]
     assert found.robust.tolist() == [False] * 4 + [True, False]
     assert list(found.accuracy.items()) == [
         (NATURAL, pytest.approx(500 / 6)),
@@ -103,7 +107,7 @@ def test_only_survivors_go_on_and_the_order_is_kept(register: Callable[..., None
 def test_batches_are_refilled_between_rounds_and_attacks(register: Callable[..., None]) -> None:
     rounds = [Fake([0, 1, 2, 4]), Fake([3]), Fake([])]
     last = Fake([])
-    register(many=list(rounds), last=last)
+    register(many=[fake.as_round for fake in rounds], last=last)
     autoattack(half, *numbered(9), THREAT, attacks=["many", "last"], batch=3)
     assert rounds[0].saw == [[0, 1, 2], [3, 4, 5], [6, 7, 8]]
     assert rounds[1].saw == [[3, 5, 6], [7, 8]]
@@ -113,7 +117,7 @@ def test_batches_are_refilled_between_rounds_and_attacks(register: Callable[...,
 def test_a_round_is_given_what_the_round_before_found(register: Callable[..., None]) -> None:
     given: list[list[float]] = []
 
-    def step(model: object, x: Tensor, labels: object, threat: object, best: Tensor, generator: object) -> Tensor:
+    def step(problem: Problem, best: Tensor) -> Tensor:
         given.append(best[:, 0, 0, 0].tolist())
         return best - torch.tensor([0.06, 0.0])
 
@@ -207,7 +211,7 @@ class TestRedone:
     def rounds(self, register: Callable[..., None], name: str, transfer: bool = False) -> list[list[bool]]:
         """For each round of an attack, on which models it was run: was it the model itself?"""
         fakes = [Fake([]) for _ in range(3)]
-        register(**{name: list(fakes)})
+        register(**{name: [fake.as_round for fake in fakes]})
         autoattack(half, *numbered(2), THREAT, attacks=[name], search_model=self.liar, transfer=transfer)
         return [[model is half for model in fake.searched] for fake in fakes]
 
@@ -247,11 +251,14 @@ def test_transfer_judges_by_the_model_and_asks_it_for_no_gradient() -> None:
 
 @pytest.fixture
 def short(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The attacks of `standard` with few steps, and all their rounds."""
-    monkeypatch.setitem(ATTACKS, "apgd-ce", partial(apgd_ce, steps=3))
-    monkeypatch.setitem(ROUNDS, "apgd-t", partial(apgd_t_rounds, steps=5))
-    monkeypatch.setitem(ROUNDS, "fab-t", partial(fab_t_rounds, steps=10))
-    monkeypatch.setitem(ROUNDS, "square", partial(square_rounds, queries=150))
+    """AutoAttack's four with few steps, and all their rounds."""
+    for attack in (
+        replace(ATTACKS["apgd-ce"], run=partial(apgd_ce, steps=3)),
+        replace(ATTACKS["apgd-t"], rounds=partial(apgd_t_rounds, steps=5)),
+        replace(ATTACKS["fab-t"], rounds=partial(fab_t_rounds, steps=10)),
+        replace(ATTACKS["square"], rounds=partial(square_rounds, queries=150)),
+    ):
+        monkeypatch.setitem(ATTACKS, attack.name, attack)
 
 
 class Stopped(Exception):
@@ -303,12 +310,12 @@ def test_what_is_saved_last_is_the_end(short: None) -> None:
 
 
 @pytest.mark.parametrize("norm", ["linf", "l2"])
-def test_standard_on_a_small_network(norm: str, short: None) -> None:
+def test_all_four_on_a_small_network(norm: str, short: None) -> None:
     model, x, labels = TestSearchModel().network()
     labels[:3] = (labels[:3] + 1) % 3
     threat = Threat(norm, {"linf": 0.05, "l2": 0.2}[norm])
     first, second = (autoattack(model, x, labels, threat, batch=16) for _ in range(2))
-    assert first.attacks == (NATURAL, *STANDARD)
+    assert first.attacks == (NATURAL, "apgd-ce", "apgd-t", "fab-t", "square")
     assert torch.equal(first.adversarial, second.adversarial)
     assert torch.equal(first.broken_by, second.broken_by)
     values = list(first.accuracy.values())
@@ -320,14 +327,21 @@ def test_standard_on_a_small_network(norm: str, short: None) -> None:
     assert bool(Ball.around(x, threat).contains(first.adversarial).all())
 
 
-def test_names() -> None:
-    assert check_names("standard") == STANDARD == ("apgd-ce", "apgd-t", "fab-t", "square")
-    assert check_names("apgd-dlr, square,standard") == ("apgd-dlr", "square", "apgd-ce", "apgd-t", "fab-t")
-    assert check_names("apgd-ce,square-paper") == ("apgd-ce", "square-paper")
-    with pytest.raises(InputError, match=r"unknown attack 'squar' \(did you mean 'square'\?\)"):
-        check_names(["squar"])
-    with pytest.raises(InputError, match=r"unknown attack 'x' \(known: standard, apgd-ce"):
-        check_names("x")
+def test_autoattack_stands_for_its_four_and_each_is_run_once(short: None) -> None:
+    model, x, labels = TestSearchModel().network()
+    found = autoattack(model, x, labels, THREAT, attacks="apgd-dlr, square,autoattack,natural")
+    assert found.attacks == (NATURAL, "apgd-dlr", "square", "apgd-ce", "apgd-t", "fab-t")
+
+
+@pytest.mark.parametrize("attacks", ["squar", "standard", "pgd"])
+def test_unknown_attacks_are_refused(attacks: str) -> None:
+    with pytest.raises(InputError, match=f"unknown attack '{attacks}'"):
+        autoattack(half, *numbered(2), THREAT, attacks=attacks)
+
+
+def test_transfer_is_refused_where_it_would_search_on_the_model_itself() -> None:
+    with pytest.raises(InputError, match="transfer searches on another model; give it as search_model"):
+        autoattack(half, *numbered(2), THREAT, attacks="transfer")
 
 
 @pytest.mark.parametrize(

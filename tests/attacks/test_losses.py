@@ -5,7 +5,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pwoa.attacks.losses import ce, dlr, lead, likely_targets, targeted_dlr
+from pwoa.attacks.apgd import ce, dlr, targeted_dlr
+from pwoa.attacks.problem import lead, likely_targets
 
 LOGITS = torch.tensor([[4.0, 1.0, 3.0, 0.0, 2.0]])
 

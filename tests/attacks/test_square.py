@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from pwoa.attacks.ball import Ball, distance
-from pwoa.attacks.registry import ATTACKS, ROUNDS
+from pwoa.attacks.problem import Problem
+from pwoa.attacks.registry import ATTACKS
 from pwoa.attacks.square import bumps, square
 from pwoa.threat import Threat
 
@@ -101,8 +102,10 @@ def test_the_names_stand_for_the_two(name: str, paper: bool) -> None:
 
     x = torch.rand(3, 1, 6, 6, generator=seeded())
     expected = square(model, x, labels, threat, paper=paper, generator=seeded())
-    assert torch.equal(ATTACKS[name](model, x, labels, threat, generator=seeded()), expected)
-    best, generator = x, seeded()
-    for attack in ROUNDS[name](2):
-        best = attack(model, x, labels, threat, best, generator)
+    run = ATTACKS[name].run
+    assert run is not None
+    assert torch.equal(run(model, x, labels, threat, generator=seeded()), expected)
+    best, problem = x, Problem(model, x, labels, threat, seeded())
+    for attack in ATTACKS[name].rounds_for(2):
+        best = attack(problem, best)
     assert torch.equal(best, expected)

@@ -1,55 +1,53 @@
 """APGD (Croce & Hein 2020, "Reliable evaluation of adversarial robustness …", algorithm 1) and its targeted form.
 
 PGD with momentum whose step needs no setting: it starts at twice the radius and is halved at checkpoints, for
-each image on its own, when the loss has stopped growing; the search then goes on from the best point.
+each image by itself, when the loss has stopped growing; the search then goes on from the best point.
+
+The DLR, the difference of logits ratio, is equation 6 there, its targeted form equation 7. Neither changes when the
+logits are shifted or scaled. The DLR takes three classes, its targeted form four; with fewer the spread in the
+denominator is that of all three classes, and with two classes, where it would always be 1, both become cross-entropy.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from pwoa.attacks.ball import Ball, per_image, steepest, take_
-from pwoa.attacks.losses import ImageLoss, ce, dlr, likely_targets, targeted_dlr
-from pwoa.attacks.problem import TARGETS, Round, run_rounds
+from pwoa.attacks.problem import TARGETS, LogitModel, Problem, Random, Round, lead, likely_targets, run_rounds
 from pwoa.guard import refuse_attack
-from pwoa.models.border import LogitModel
 from pwoa.threat import Threat
 
 STEPS = 100
 MOMENTUM = 0.75  # the paper's α: the share of the new step
 GROWTH = 0.75  # the paper's ρ: the share of steps that must raise the loss
+_TINY = 1e-12
+
+ImageLoss = Callable[[Tensor, Tensor], Tensor]
+"""(logits, labels) → one value an image, larger where the attacker is closer to its goal."""
 
 
 def apgd_ce(
-    model: LogitModel,
-    x: Tensor,
-    labels: Tensor,
-    threat: Threat,
-    *,
-    steps: int = STEPS,
-    generator: torch.Generator | None = None,
+    model: LogitModel, x: Tensor, labels: Tensor, threat: Threat, *, steps: int = STEPS, generator: Random = None
 ) -> Tensor:
-    """APGD on cross-entropy: the broken image with the highest loss, else that with the highest loss."""
+    """Run APGD on cross-entropy: return the broken image with the highest loss, else that with the highest loss.
+
+    Example: `apgd_ce(model, x, labels, Threat("linf", 8 / 255))`.
+    """
     refuse_attack("apgd-ce")
-    return _ascend(model, x, labels, threat, ce, steps, generator)
+    return _ascend(Problem(model, x, labels, threat, generator), ce, steps)
 
 
 def apgd_dlr(
-    model: LogitModel,
-    x: Tensor,
-    labels: Tensor,
-    threat: Threat,
-    *,
-    steps: int = STEPS,
-    generator: torch.Generator | None = None,
+    model: LogitModel, x: Tensor, labels: Tensor, threat: Threat, *, steps: int = STEPS, generator: Random = None
 ) -> Tensor:
-    """APGD on the DLR loss (cross-entropy for two classes)."""
+    """Run APGD on the DLR loss (cross-entropy for two classes). Example: `apgd_dlr(model, x, labels, Threat())`."""
     refuse_attack("apgd-dlr")
-    return _ascend(model, x, labels, threat, dlr, steps, generator)
+    return _ascend(Problem(model, x, labels, threat, generator), dlr, steps)
 
 
 def apgd_t(
@@ -60,61 +58,46 @@ def apgd_t(
     *,
     steps: int = STEPS,
     targets: int = TARGETS,
-    generator: torch.Generator | None = None,
+    generator: Random = None,
 ) -> Tensor:
-    """APGD on the targeted DLR loss, for the `targets` most likely other classes in turn."""
+    """Run APGD on the targeted DLR loss, for the `targets` most likely other classes in turn.
+
+    Example: `apgd_t(model, x, labels, Threat("l2", 0.5))`.
+    """
     refuse_attack("apgd-t")
     rounds = partial(apgd_t_rounds, targets=targets, steps=steps)
-    return run_rounds(rounds, model, x, labels, threat, generator)
+    return run_rounds(rounds, Problem(model, x, labels, threat, generator))
 
 
 def apgd_t_rounds(classes: int, *, targets: int = TARGETS, steps: int = STEPS) -> Sequence[Round]:
-    """A round for each target class, most likely first."""
+    """Return a round for each target class, most likely first."""
+    return [partial(_aim, rank=rank, steps=steps) for rank in range(min(targets, classes - 1))]
 
-    def aim(rank: int) -> Round:
-        def attack(
-            model: LogitModel,
-            x: Tensor,
-            labels: Tensor,
-            threat: Threat,
-            best: Tensor,
-            generator: torch.Generator | None,
-        ) -> Tensor:
-            with torch.no_grad():
-                target = likely_targets(model(x).float(), labels, rank)
-            return _ascend(model, x, labels, threat, targeted_dlr(target), steps, generator)
 
-        return attack
-
-    return [aim(rank) for rank in range(min(targets, classes - 1))]
+def _aim(problem: Problem, best: Tensor, *, rank: int, steps: int) -> Tensor:
+    with torch.no_grad():
+        target = likely_targets(problem.model(problem.x).float(), problem.labels, rank)
+    return _ascend(problem, targeted_dlr(target), steps)
 
 
 def checkpoints(steps: int) -> list[int]:
-    """The iterations at which the step may be halved: p₁ = 0.22, then shorter by 0.03 each, at least 0.06."""
-    at, gap, found = 22, 22, []
+    """Return the iterations at which the step may be halved: p₁ = 0.22, then shorter by 0.03 each, at least 0.06."""
+    at, gap, iterations = 22, 22, []
     while at <= 100:
-        found.append(-(-at * steps // 100))
+        iterations.append(-(-at * steps // 100))
         gap = max(gap - 3, 6)
         at += gap
-    return found
+    return iterations
 
 
-def _ascend(
-    model: LogitModel,
-    x: Tensor,
-    labels: Tensor,
-    threat: Threat,
-    loss: ImageLoss,
-    steps: int,
-    generator: torch.Generator | None,
-) -> Tensor:
-    """Algorithm 1. Every decision stays on the device; the only Python numbers are counts of iterations."""
-    ball = Ball.around(x, threat)
-    at = previous = ball.random(generator)
-    value, direction, wrong = _look(model, at, labels, loss, threat.norm)
+def _ascend(problem: Problem, loss: ImageLoss, steps: int) -> Tensor:
+    """Run algorithm 1. Every decision stays on the device; the only Python numbers are counts of iterations."""
+    ball = Ball.around(problem.x, problem.threat)
+    at = previous = ball.random(problem.generator)
+    value, direction, wrong = _look(problem, at, loss)
     # The best point is the one with the highest loss, among the broken ones once there is one.
     best, best_value, best_direction, broken = at.clone(), value, direction.clone(), wrong
-    step = value.new_full((len(x),), 2 * threat.radius)
+    step = value.new_full((len(at),), 2 * problem.threat.radius)
     growths, last = torch.zeros_like(value), 0
     value_then, halved = torch.full_like(value, -torch.inf), torch.zeros_like(wrong)
     turning = set(checkpoints(steps))
@@ -125,7 +108,7 @@ def _ascend(
             moved.mul_(MOMENTUM).add_(at, alpha=2 - 2 * MOMENTUM).sub_(previous, alpha=1 - MOMENTUM)
             moved = ball.project(moved)
         previous, at, value_before = at, moved, value
-        value, direction, wrong = _look(model, at, labels, loss, threat.norm)
+        value, direction, wrong = _look(problem, at, loss)
         growths += value > value_before
         better = torch.where(wrong == broken, value > best_value, wrong)
         broken = broken | wrong
@@ -143,11 +126,38 @@ def _ascend(
     return best
 
 
-def _look(model: LogitModel, at: Tensor, labels: Tensor, loss: ImageLoss, norm: str) -> tuple[Tensor, Tensor, Tensor]:
-    """The loss of each image, the direction in which it grows fastest, and whether the image is broken."""
+def _look(problem: Problem, at: Tensor, loss: ImageLoss) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the loss of each image, the direction in which it grows fastest, and whether the image is broken."""
     with torch.enable_grad():
         at = at.detach().requires_grad_()
-        logits = model(at).float()
-        value = loss(logits, labels)
+        logits = problem.model(at).float()
+        value = loss(logits, problem.labels)
         (gradient,) = torch.autograd.grad(value.sum(), at)
-    return value.detach(), steepest(gradient, norm), logits.detach().argmax(1) != labels
+    return value.detach(), steepest(gradient, problem.threat.norm), logits.detach().argmax(1) != problem.labels
+
+
+def ce(logits: Tensor, labels: Tensor) -> Tensor:
+    """Return the cross-entropy of each image."""
+    return F.cross_entropy(logits, labels, reduction="none")
+
+
+def dlr(logits: Tensor, labels: Tensor) -> Tensor:
+    """Return minus the lead of the true class over the distance of the first from the third; positive where broken."""
+    if logits.shape[1] < 3:
+        return ce(logits, labels)
+    top = logits.topk(3, dim=1).values
+    return -lead(logits, labels) / (top[:, 0] - top[:, 2] + _TINY)
+
+
+def targeted_dlr(targets: Tensor) -> ImageLoss:
+    """Return the loss whose ascent brings each image to the class `targets` gives it."""
+
+    def loss(logits: Tensor, labels: Tensor) -> Tensor:
+        classes = logits.shape[1]
+        if classes < 3:
+            return ce(logits, labels)
+        top = logits.topk(min(classes, 4), dim=1).values
+        gain = logits.gather(1, targets[:, None]) - logits.gather(1, labels[:, None])
+        return gain.squeeze(1) / (top[:, 0] - top[:, 2:].mean(1) + _TINY)
+
+    return loss

@@ -15,14 +15,12 @@ import torch
 from torch import Tensor
 
 from pwoa.attacks.ball import Ball, distance, per_image
-from pwoa.attacks.problem import Round, count_classes, is_broken
-from pwoa.attacks.registry import ATTACKS, CONTINUED, ROUNDS, STANDARD, check_names
+from pwoa.attacks.problem import LogitModel, Problem, Round, count_classes
+from pwoa.attacks.registry import AUTOATTACK, NATURAL, find_attack, parse_attacks
 from pwoa.errors import InputError
 from pwoa.guard import refuse_attack
-from pwoa.models.border import LogitModel
 from pwoa.threat import Threat
 
-NATURAL = "natural"
 ROBUST = -1
 
 
@@ -65,21 +63,17 @@ class Verdicts:
 
     @property
     def robust(self) -> Tensor:
-        """Which images no attack broke."""
+        """Tell which images no attack broke."""
         return self.broken_by == ROBUST
 
     def after(self, attack: str) -> Tensor:
-        """Which images were unbroken when `attack` had run."""
+        """Tell which images were unbroken when `attack` had run."""
         return self.robust | (self.broken_by > self.attacks.index(attack))
 
     @property
     def accuracy(self) -> dict[str, float]:
-        """Percent of all images unbroken after each of `attacks`; the last is the robust accuracy."""
+        """Return the percentage of images unbroken after each of `attacks`; the last is the robust accuracy."""
         return {name: 100 * int(self.after(name).sum()) / len(self.broken_by) for name in self.attacks}
-
-    def names(self) -> list[str | None]:
-        """For each image the name of what broke it, or None."""
-        return [None if number == ROBUST else self.attacks[number] for number in self.broken_by.tolist()]
 
 
 def autoattack(
@@ -88,7 +82,7 @@ def autoattack(
     labels: Tensor,
     threat: Threat,
     *,
-    attacks: str | Sequence[str] = STANDARD,
+    attacks: str | Sequence[str] = AUTOATTACK,
     batch: int = 500,
     seed: int = 0,
     search_model: LogitModel | None = None,
@@ -97,7 +91,9 @@ def autoattack(
     state: State | None = None,
     save: Callable[[State], None] = lambda state: None,
 ) -> Verdicts:
-    """Attack `x`, all on the device of the model, in float32 and in [0, 1], with a list of ATTACKS.
+    """Attack `x`, all on the device of the model, in float32 and in [0, 1], with attacks of the registry in turn.
+
+    Example: `autoattack(model, x, labels, Threat("linf", 8 / 255)).accuracy`.
 
     An image is broken only when `model` itself gets it wrong and it lies in the ball and in [0, 1]. A
     `search_model` (the same function, compiled or in lower precision) only looks for candidates: where it takes
@@ -105,13 +101,13 @@ def autoattack(
     search strength: let it return logits in float32, or Square cannot see small gains. With `transfer` the search
     model is another one, and what it finds is just tried on `model`, which then needs no gradients.
 
-    After each round the unbroken images are packed into full batches. `advance` is told how many images have
-    been decided: broken ones at once, robust ones at the end. The result depends on `seed` and `batch`; each
+    After each round the unbroken images are packed into full batches. `advance` is called with how many images
+    have been decided: broken ones at once, robust ones at the end. The result depends on `seed` and `batch`; each
     batch of each round has random numbers of its own, whatever came before it. `save` is called after each batch;
     given what it was called with as `state`, the attack goes on there and ends with the same result.
     """
     refuse_attack("autoattack")
-    names = (NATURAL, *check_names(attacks))
+    names = _parts(attacks, transfer)
     _check_images(x, labels, batch)
     x = x.detach()
     classes = count_classes(model, x)
@@ -121,21 +117,23 @@ def autoattack(
         advance(int((state.broken_by != ROBUST).sum()))
     clock = time.perf_counter()
     for number in range(state.attack, len(names)):
-        name = names[number]
-        rounds = _rounds(name, classes)
+        name, attack = names[number], find_attack(names[number])
+        rounds = attack.rounds_for(classes)
         for turn in range(state.round, len(rounds)):
             for first in range(state.done, len(state.left), batch):
                 part = state.left[first : first + batch]
-                images = x[part], labels[part], threat, state.best[part]
                 seeded = torch.Generator(x.device).manual_seed(zlib.crc32(f"{seed} {name} {turn} {first}".encode()))
+                problem = Problem(model, x[part], labels[part], threat, seeded)
                 if search_model is None or name == NATURAL:
-                    found = rounds[turn](model, *images, seeded)
+                    tried = rounds[turn](problem, state.best[part])
                 else:
-                    found = rounds[turn](search_model, *images, seeded)
-                    if not transfer and (name not in CONTINUED or turn == len(rounds) - 1):
-                        found = _undeceived(found, rounds[turn], model, search_model, *images, seeded)
-                broken = is_broken(model, found, labels[part]) & Ball.around(x[part], threat).contains(found)
-                state.best[part] = found
+                    search = problem.on(search_model)
+                    tried = rounds[turn](search, state.best[part])
+                    if not transfer and (not attack.continues or turn == len(rounds) - 1):
+                        deceived = search.broken(tried) & ~problem.broken(tried)
+                        tried = _tried_again(tried, deceived, problem, rounds[turn], state.best[part])
+                broken = problem.broken(tried) & Ball.around(problem.x, threat).contains(tried)
+                state.best[part] = tried
                 state.broken_by[part[broken]] = number
                 state.done = first + len(part)
                 advance(int(broken.sum()))
@@ -152,49 +150,30 @@ def autoattack(
     return Verdicts(adversarial, state.broken_by, names, seconds)
 
 
-def _undeceived(
-    found: Tensor,
-    attack: Round,
-    model: LogitModel,
-    search_model: LogitModel,
-    x: Tensor,
-    labels: Tensor,
-    threat: Threat,
-    best: Tensor,
-    generator: torch.Generator,
-) -> Tensor:
-    """What the round found, with more effort for images that only the search model takes for broken.
+def _tried_again(tried: Tensor, deceived: Tensor, problem: Problem, attack: Round, best: Tensor) -> Tensor:
+    """Return what a round tried, with more effort for the `deceived` images: only the search model got them wrong.
 
     They are moved on along the same line as far as the ball allows; if that is not enough, the model itself has
     the round again.
     """
-    deceived = is_broken(search_model, found, labels) & ~is_broken(model, found, labels)
     if not bool(deceived.any()):
-        return found
-    x, labels, best, tried = x[deceived], labels[deceived], best[deceived], found[deceived]
-    further = (threat.radius / distance(tried, x, threat.norm).clamp_min(1e-12)).clamp_min(1)
-    tried = Ball.around(x, threat).project(torch.lerp(x, tried, per_image(further, x)))
-    if bool((left := ~is_broken(model, tried, labels)).any()):
-        again = attack(model, x[left], labels[left], threat, best[left], generator)
-        tried = tried.masked_scatter(per_image(left, x), again)
-    return found.masked_scatter(per_image(deceived, found), tried)
+        return tried
+    problem, best, further = problem.subset(deceived), best[deceived], tried[deceived]
+    x, threat = problem.x, problem.threat
+    scale = (threat.radius / distance(further, x, threat.norm).clamp_min(1e-12)).clamp_min(1)
+    further = Ball.around(x, threat).project(torch.lerp(x, further, per_image(scale, x)))
+    if bool((left := ~problem.broken(further)).any()):
+        again = attack(problem.subset(left), best[left])
+        further = further.masked_scatter(per_image(left, x), again)
+    return tried.masked_scatter(per_image(deceived, tried), further)
 
 
-def _rounds(name: str, classes: int) -> Sequence[Round]:
-    if name in ROUNDS:
-        return ROUNDS[name](classes)
-
-    def whole(
-        model: LogitModel,
-        x: Tensor,
-        labels: Tensor,
-        threat: Threat,
-        best: Tensor,
-        generator: torch.Generator | None,
-    ) -> Tensor:
-        return x if name == NATURAL else ATTACKS[name](model, x, labels, threat, generator=generator)
-
-    return [whole]
+def _parts(attacks: str | Sequence[str], transfer: bool) -> tuple[str, ...]:
+    """Return `natural` and the attacks to run, each once: `autoattack` stands for its four."""
+    chosen = [find_attack(name) for name in parse_attacks(attacks)]
+    if not transfer and (refused := [attack.name for attack in chosen if attack.on_surrogate]):
+        raise InputError(f"{refused[0]} searches on another model; give it as search_model, with transfer=True")
+    return tuple(dict.fromkeys((NATURAL, *(part for attack in chosen for part in attack.parts))))
 
 
 def _check_images(x: Tensor, labels: Tensor, batch: int) -> None:

@@ -23,7 +23,7 @@ _LARGE = 1e30
 
 
 def fill(speed: Tensor, room: Tensor, weight: Tensor | None, amount: Tensor, limit: float = _LARGE) -> Tensor:
-    """For each row the t at which Σ weight·min(t·speed, room) reaches `amount`, cut at `limit`.
+    """Return for each row the t at which Σ weight·min(t·speed, room) reaches `amount`, cut at `limit`.
 
     If it is never reached, t is above 1e20, or `limit`.
     `speed`, `room` and `weight` (None: all 1) are [rows, coordinates] and not negative; `amount` is [rows].
@@ -41,7 +41,7 @@ def fill(speed: Tensor, room: Tensor, weight: Tensor | None, amount: Tensor, lim
 
 
 def onto_hyperplane(at: Tensor, normal: Tensor, gap: Tensor, norm: str) -> Tensor:
-    """The nearest points z in [0, 1] with gap + normal·(z − at) = 0; where there is none, the closest to it.
+    """Return the nearest points z in [0, 1] with gap + normal·(z − at) = 0; where there is none, the closest to it.
 
     `at` and `normal` are [rows, coordinates], `at` in [0, 1]; `gap` [rows] is the linear function's value at `at`.
     """
@@ -78,13 +78,13 @@ class Ball:
         return cls(x, torch.zeros_like(x), torch.ones_like(x), threat)
 
     def project(self, adversarial: Tensor) -> Tensor:
-        """The nearest allowed image."""
+        """Return the nearest allowed image."""
         if self.threat.norm == "linf":
             return torch.clamp(adversarial, self.low, self.high)
         return self.along(adversarial - self.x, 1)
 
     def along(self, offset: Tensor, limit: float) -> Tensor:
-        """l2: x + t·offset, cut to the box, with the largest t² up to `limit` that the radius allows.
+        """Return, for l2, x + t·offset, cut to the box, with the largest t² up to `limit` that the radius allows.
 
         With `limit` 1 it is the nearest point to x + offset; with a large one all of the radius is used, also
         when the box cuts some of the offset off.
@@ -95,29 +95,29 @@ class Ball:
         return torch.addcmul(self.x, offset, per_image(t.sqrt(), offset)).clamp_(0, 1)
 
     def random(self, generator: torch.Generator | None = None) -> Tensor:
-        """A uniformly random point of the ball, cut with [0, 1]."""
+        """Return a uniformly random point of the ball, cut with [0, 1]."""
         start = self.x + random_offset(self.x, self.threat.norm, self.threat.radius, generator)
         return self.project(start) if self.threat.norm == "linf" else start.clamp_(0, 1)
 
     def contains(self, adversarial: Tensor) -> Tensor:
-        """For each image whether it is allowed, up to the rounding of float32."""
+        """Tell for each image whether it is allowed, up to the rounding of float32."""
         inside = (adversarial >= 0) & (adversarial <= 1)
         near = distance(adversarial, self.x, self.threat.norm) <= self.threat.radius * (1 + 1e-5) + 1e-6
         return near & inside.flatten(1).all(1)
 
 
 def project(adversarial: Tensor, x: Tensor, threat: Threat) -> Tensor:
-    """The nearest allowed image."""
+    """Return the nearest allowed image."""
     return Ball.around(x, threat).project(adversarial)
 
 
 def random_start(x: Tensor, threat: Threat, generator: torch.Generator | None = None) -> Tensor:
-    """A uniformly random point of the ball, cut with [0, 1]."""
+    """Return a uniformly random point of the ball, cut with [0, 1]."""
     return Ball.around(x, threat).random(generator)
 
 
 def random_offset(x: Tensor, norm: str, radius: float, generator: torch.Generator | None = None) -> Tensor:
-    """For each image a uniformly random way to go, at most `radius` long in `norm`."""
+    """Return for each image a uniformly random way to go, at most `radius` long in `norm`."""
     if norm == "linf":
         return (2 * torch.rand(x.shape, generator=generator, device=x.device, dtype=x.dtype) - 1) * radius
     noise = torch.randn(x.shape, generator=generator, device=x.device, dtype=x.dtype)
@@ -127,7 +127,7 @@ def random_offset(x: Tensor, norm: str, radius: float, generator: torch.Generato
 
 
 def steepest(gradient: Tensor, norm: str) -> Tensor:
-    """The step of length 1 in `norm` along which a loss with this gradient grows fastest; 0 for 0 and NaN."""
+    """Return the step of length 1 in `norm` along which a loss with this gradient grows fastest; 0 for 0 and NaN."""
     if norm == "linf":
         return gradient.sign().nan_to_num_(0)
     gradient = gradient.nan_to_num(0)
@@ -137,13 +137,13 @@ def steepest(gradient: Tensor, norm: str) -> Tensor:
 
 
 def distance(a: Tensor, b: Tensor, norm: str) -> Tensor:
-    """The distance of each image of `a` from that of `b`."""
+    """Return the distance of each image of `a` from that of `b`."""
     offset = (a - b).flatten(1)
     return offset.abs().amax(1) if norm == "linf" else offset.square().sum(1).sqrt()
 
 
 def per_image(values: Tensor, like: Tensor) -> Tensor:
-    """[N] values shaped to be broadcast over the images of `like`."""
+    """Shape [N] values to be broadcast over the images of `like`."""
     return values.view(-1, *(1,) * (like.dim() - 1))
 
 

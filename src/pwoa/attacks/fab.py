@@ -14,10 +14,8 @@ import torch
 from torch import Tensor
 
 from pwoa.attacks.ball import distance, onto_hyperplane, per_image, project, take_
-from pwoa.attacks.losses import likely_targets
-from pwoa.attacks.problem import TARGETS, Round, run_rounds
+from pwoa.attacks.problem import TARGETS, LogitModel, Problem, Random, Round, likely_targets, run_rounds
 from pwoa.guard import refuse_attack
-from pwoa.models.border import LogitModel
 from pwoa.threat import Threat
 
 STEPS = 100
@@ -35,43 +33,36 @@ def fab_t(
     *,
     steps: int = STEPS,
     targets: int = TARGETS,
-    generator: torch.Generator | None = None,
+    generator: Random = None,
 ) -> Tensor:
-    """FAB-T for the `targets` most likely other classes in turn; nothing is random: `generator` is not used.
+    """Run FAB-T for the `targets` most likely other classes in turn; nothing is random: `generator` is not used.
 
-    Returns the nearest broken image found, projected into the ball, or the natural one where none was found.
+    Return the nearest broken image found, projected into the ball, or the natural one where none was found.
+    Example: `fab_t(model, x, labels, Threat("linf", 8 / 255))`.
     """
     refuse_attack("fab-t")
     rounds = partial(fab_t_rounds, targets=targets, steps=steps)
-    return run_rounds(rounds, model, x, labels, threat, generator)
+    return run_rounds(rounds, Problem(model, x, labels, threat, generator))
 
 
 def fab_t_rounds(classes: int, *, targets: int = TARGETS, steps: int = STEPS) -> Sequence[Round]:
-    """A round for each target class, most likely first."""
+    """Return a round for each target class, most likely first."""
+    return [partial(_aim, rank=rank, steps=steps) for rank in range(min(targets, classes - 1))]
 
-    def aim(rank: int) -> Round:
-        def attack(
-            model: LogitModel,
-            x: Tensor,
-            labels: Tensor,
-            threat: Threat,
-            best: Tensor,
-            generator: torch.Generator | None,
-        ) -> Tensor:
-            return project(nearest_broken(model, x, labels, threat.norm, rank, steps=steps), x, threat)
 
-        return attack
-
-    return [aim(rank) for rank in range(min(targets, classes - 1))]
+def _aim(problem: Problem, best: Tensor, *, rank: int, steps: int) -> Tensor:
+    x, threat = problem.x, problem.threat
+    return project(nearest_broken(problem.model, x, problem.labels, threat.norm, rank, steps=steps), x, threat)
 
 
 @torch.no_grad()
 def nearest_broken(
     model: LogitModel, x: Tensor, labels: Tensor, norm: str, rank: int = 0, *, steps: int = STEPS
 ) -> Tensor:
-    """The nearest broken images found on the way to the `rank`-th most likely other class, at any distance.
+    """Return the nearest broken images found on the way to the `rank`-th most likely other class, at any distance.
 
     An image that is wrong already, or that could not be broken, is returned as it is.
+    Example: `distance(nearest_broken(model, x, labels, "l2"), x, "l2")`.
     """
     refuse_attack("fab-t")
     logits = model(x).float()
@@ -80,7 +71,7 @@ def nearest_broken(
     nearest, length = x.clone(), torch.where(logits.argmax(1) == labels, torch.inf, 0.0).to(x.dtype)
 
     def note(tried: Tensor) -> Tensor:
-        """Which images are broken; the nearest ones are kept."""
+        """Tell which images are broken, and keep the nearest ones."""
         broken = model(tried).argmax(1) != labels
         now = distance(tried, x, norm)
         closer = broken & (now < length)
@@ -94,10 +85,10 @@ def nearest_broken(
         there = torch.cat([here, natural])
         gaps = torch.cat([gap, gap + ((natural - here) * normal).sum(1)])
         landed = onto_hyperplane(there, normal.repeat(2, 1), gaps, norm)
-        own, pull = distance(landed, there, norm).chunk(2)
-        alpha = (own / (own + pull).clamp_min(1e-12)).clamp_max(ALPHA_MAX)
-        past_own, past_natural = torch.lerp(there, landed, ETA).chunk(2)
-        at = torch.lerp(past_own, past_natural, alpha[:, None]).clamp_(0, 1).view_as(x)
+        step, pull = distance(landed, there, norm).chunk(2)
+        alpha = (step / (step + pull).clamp_min(1e-12)).clamp_max(ALPHA_MAX)
+        past_here, past_natural = torch.lerp(there, landed, ETA).chunk(2)
+        at = torch.lerp(past_here, past_natural, alpha[:, None]).clamp_(0, 1).view_as(x)
         at = torch.lerp(x, at, per_image(torch.where(note(at), BETA, 1.0), x))
 
     # Straight from the natural image to the boundary as the nearest image sees it: exact on a linear model.
@@ -109,7 +100,7 @@ def nearest_broken(
 
 
 def _search(model: LogitModel, x: Tensor, labels: Tensor, broken: Tensor) -> Tensor:
-    """The same images closer to the boundary, by false position on the line to the natural ones (section 2.6)."""
+    """Move the images closer to the boundary, by false position on the line to the natural ones (section 2.6)."""
     right = x
     for _ in range(SEARCHES):
         ends = model(right).float(), model(broken).float()
@@ -125,7 +116,7 @@ def _search(model: LogitModel, x: Tensor, labels: Tensor, broken: Tensor) -> Ten
 
 
 def _boundary(model: LogitModel, at: Tensor, labels: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
-    """The lead of the true class over the target and its gradient: the boundary as a hyperplane, seen from `at`."""
+    """Return the boundary as a hyperplane, seen from `at`: the lead of the true class over the target, its gradient."""
     with torch.enable_grad():
         at = at.detach().requires_grad_()
         logits = model(at).float()

@@ -9,10 +9,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from pwoa.attacks.ball import Ball, per_image, steepest
-from pwoa.attacks.losses import lead
-from pwoa.attacks.problem import is_broken
+from pwoa.attacks.problem import LogitModel, Random, is_broken, lead
 from pwoa.guard import refuse_attack
-from pwoa.models.border import LogitModel
 from pwoa.threat import Threat
 
 AttackLoss = Callable[[Tensor, Tensor], Tensor]
@@ -23,24 +21,20 @@ CW_STEPS = 30
 
 
 def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
-    """The loss of FGSM and PGD."""
+    """Return the loss of FGSM and PGD."""
     return F.cross_entropy(logits, labels, reduction="sum")
 
 
 def margin(logits: Tensor, labels: Tensor) -> Tensor:
-    """The CW loss: the largest other logit minus that of the true class."""
+    """Return the CW loss: the largest other logit minus that of the true class."""
     return -lead(logits, labels).sum()
 
 
-def fgsm(
-    model: LogitModel,
-    x: Tensor,
-    labels: Tensor,
-    threat: Threat,
-    *,
-    generator: torch.Generator | None = None,
-) -> Tensor:
-    """One step of the whole radius from the natural image. Nothing is random: `generator` is not used."""
+def fgsm(model: LogitModel, x: Tensor, labels: Tensor, threat: Threat, *, generator: Random = None) -> Tensor:
+    """Take one step of the whole radius from the natural image. Nothing is random: `generator` is not used.
+
+    Example: `fgsm(model, x, labels, Threat("linf", 8 / 255))`.
+    """
     refuse_attack("fgsm")
     return _ascend(model, x, Ball.around(x, threat), labels, threat.radius, cross_entropy)
 
@@ -55,21 +49,22 @@ def pgd(
     loss: AttackLoss = cross_entropy,
     restarts: int = 1,
     start: Tensor | None = None,
-    generator: torch.Generator | None = None,
+    generator: Random = None,
 ) -> Tensor:
-    """`steps` steepest-ascent steps of `threat.step`, from `start` or else a random point; the last iterate.
+    """Take `steps` steepest-ascent steps of `threat.step`, from `start` or a random point; return the last iterate.
 
     Given the result of an earlier call as `start`, it goes on from there: 10 steps after 10 are PGD-20.
     With `restarts` the whole is done that many times, from new random points after the first, and an image
     that one of them broke comes back broken.
+    Example: `pgd(model, x, labels, Threat("linf", 8 / 255, 2 / 255), 20)`.
     """
     refuse_attack("pgd")
     ball = Ball.around(x, threat)
-    found = _run(model, ball.random(generator) if start is None else start, ball, labels, steps, loss)
+    best = _run(model, ball.random(generator) if start is None else start, ball, labels, steps, loss)
     for _ in range(restarts - 1):
         again = _run(model, ball.random(generator), ball, labels, steps, loss)
-        found = torch.where(per_image(is_broken(model, found, labels), x), found, again)
-    return found
+        best = torch.where(per_image(is_broken(model, best, labels), x), best, again)
+    return best
 
 
 def cw(
@@ -81,9 +76,9 @@ def cw(
     *,
     restarts: int = 1,
     start: Tensor | None = None,
-    generator: torch.Generator | None = None,
+    generator: Random = None,
 ) -> Tensor:
-    """PGD on the margin of the logits."""
+    """Run PGD on the margin of the logits. Example: `cw(model, x, labels, Threat("linf", 8 / 255, 2 / 255))`."""
     return pgd(model, x, labels, threat, steps, loss=margin, restarts=restarts, start=start, generator=generator)
 
 
@@ -94,7 +89,7 @@ def _run(model: LogitModel, at: Tensor, ball: Ball, labels: Tensor, steps: int, 
 
 
 def _ascend(model: LogitModel, at: Tensor, ball: Ball, labels: Tensor, step: float, loss: AttackLoss) -> Tensor:
-    """One steepest-ascent step from `at`, back into the ball."""
+    """Take one steepest-ascent step from `at`, back into the ball."""
     with torch.enable_grad():
         at = at.detach().requires_grad_()
         (gradient,) = torch.autograd.grad(loss(model(at), labels), at)

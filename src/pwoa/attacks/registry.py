@@ -1,54 +1,152 @@
-"""Attacks by name."""
+"""Attacks by name: what each is called, what it needs and how it is run. A new attack is one `register(Attack(…))`."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 
 from torch import Tensor
 
 from pwoa.attacks.apgd import apgd_ce, apgd_dlr, apgd_t, apgd_t_rounds
 from pwoa.attacks.fab import fab_t, fab_t_rounds
-from pwoa.attacks.gradient import cw, fgsm, pgd
-from pwoa.attacks.problem import Rounds
+from pwoa.attacks.gradient import CW_STEPS, AttackLoss, cross_entropy, cw, fgsm, margin, pgd
+from pwoa.attacks.problem import Problem, Round, Rounds
 from pwoa.attacks.square import square, square_rounds
-from pwoa.errors import InputError, did_you_mean
+from pwoa.errors import InputError
 
-ATTACKS: dict[str, Callable[..., Tensor]] = {
-    "apgd-ce": apgd_ce,
-    "apgd-dlr": apgd_dlr,
-    "apgd-t": apgd_t,
-    "fab-t": fab_t,
-    "square": square,
-    "square-paper": partial(square, paper=True),
-    "fgsm": fgsm,
-    "pgd": pgd,
-    "cw": cw,
-}
-"""Name → function (model, x, labels, threat, *, generator=None) → adversarial images."""
+NATURAL, AUTOATTACK, TRANSFER = "natural", "autoattack", "transfer"
+SETS = {"paper": (NATURAL, "fgsm", "pgd10", "pgd20", "cw", AUTOATTACK)}
+"""Names that stand for several measures; `paper` is the six of the paper."""
 
-ROUNDS: dict[str, Rounds] = {
-    "apgd-t": apgd_t_rounds,
-    "fab-t": fab_t_rounds,
-    "square": square_rounds,
-    "square-paper": partial(square_rounds, paper=True),
-}
-"""The attacks that can be done in rounds; the others are one round."""
-
-CONTINUED = ("square", "square-paper")
-"""The attacks whose rounds go on from what the round before found, so that nothing is lost between them."""
-
-STANDARD = ("apgd-ce", "apgd-t", "fab-t", "square")
-"""AutoAttack `standard`, in its order."""
+_REPLACED = {"standard": "it is now autoattack, AutoAttack's four attacks, or paper, the paper's six measures"}
+_WORDS = {"worst": "worst case"}
 
 
-def check_names(attacks: str | Sequence[str]) -> tuple[str, ...]:
-    """The attacks of a list, or of `standard`; an unknown name is an error."""
-    given = attacks.split(",") if isinstance(attacks, str) else attacks
-    names: list[str] = []
-    for name in given:
-        name = name.strip()
-        if name != "standard" and name not in ATTACKS:
-            raise InputError(f"unknown attack {name!r} ({did_you_mean(name, ['standard', *ATTACKS])})")
-        names += STANDARD if name == "standard" else [name]
-    return tuple(dict.fromkeys(names))
+@dataclass(frozen=True)
+class Attack:
+    """An attack as the registry knows it.
+
+    label: what tables call it. Where name and label end in N, users give a number of steps: pgdN stands for pgd20.
+    run: (model, x, labels, threat, *, generator=None) → adversarial images; that of pgdN takes steps=, too.
+    rounds: the same in rounds, for AutoAttack to pack what is left into full batches after each.
+    needs_gradients: of the model that is measured.
+    parts: the attacks it runs one after the other; by default itself alone.
+    continues: its rounds go on from what the round before found, so that nothing is lost between them.
+    short: measured batch by batch; all others are run by AutoAttack.
+    on_surrogate: it searches on another model, and what it finds is tried on the one that is measured.
+    loss, steps: of PGD on a loss, where a longer one goes on from a shorter one.
+    """
+
+    name: str
+    label: str
+    run: Callable[..., Tensor] | None = None
+    rounds: Rounds | None = None
+    needs_gradients: bool = True
+    parts: tuple[str, ...] = ()
+    continues: bool = False
+    short: bool = False
+    on_surrogate: bool = False
+    loss: AttackLoss | None = None
+    steps: int = 0
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "parts", self.parts or (self.name,))
+
+    def rounds_for(self, classes: int) -> Sequence[Round]:
+        """Return the rounds for so many classes; without any, the whole attack is one."""
+        return self.rounds(classes) if self.rounds else [self._whole]
+
+    def _whole(self, problem: Problem, best: Tensor) -> Tensor:
+        assert self.run is not None
+        return self.run(problem.model, problem.x, problem.labels, problem.threat, generator=problem.generator)
+
+
+ATTACKS: dict[str, Attack] = {}
+
+
+def register(attack: Attack) -> None:
+    """Make an attack known by its name. Example: `register(Attack("noise", "noise", run=add_noise))`."""
+    if attack.name in (*ATTACKS, *SETS, *_REPLACED):
+        raise InputError(f"there is an attack {attack.name!r} already; choose another name")
+    if not attack.run and (attack.short or (not attack.rounds and attack.parts == (attack.name,))):
+        raise InputError(f"the attack {attack.name!r} has nothing to run; give run=, or else rounds= or parts=")
+    ATTACKS[attack.name] = attack
+
+
+def find_attack(name: str) -> Attack:
+    """Return the attack of this name; an unknown one is an error. Example: `find_attack("pgd20").label`."""
+    if attack := _lookup(name):
+        return attack
+    replaced = f" ({_REPLACED[name]})" if name in _REPLACED else ""
+    known = ", ".join((*SETS, *ATTACKS))
+    raise InputError(f"unknown attack {name!r}{replaced}; known: {known}, where N is a number of steps, as in pgd20")
+
+
+def parse_attacks(names: str | Sequence[str]) -> tuple[str, ...]:
+    """Read names of attacks from a list or `a,b,c`, each once; unknown ones are an error.
+
+    Example: `parse_attacks("paper,square")`.
+    """
+    given = names.split(",") if isinstance(names, str) else names
+    if not isinstance(given, Iterable) or not all(isinstance(name, str) for name in given):
+        raise InputError(f"attacks = {names!r}; give names, as natural,pgd20")
+    chosen = [part for name in given for part in SETS.get(name.strip(), (name.strip(),))]
+    if not chosen:
+        raise InputError("no attack is named; give natural for the accuracy without any")
+    return tuple(dict.fromkeys(find_attack(name).name for name in chosen))
+
+
+def gradient_free() -> tuple[str, ...]:
+    """Return what can be done to a model that gives no gradients."""
+    return tuple(name for name, attack in ATTACKS.items() if not attack.needs_gradients)
+
+
+def attack_label(name: str) -> str:
+    """Write an attack as the papers do: pgd20 is PGD-20. A name that is not known stays as it is.
+
+    A part, autoattack:fab-t, is FAB-T of AutoAttack; a point of a security curve, pgd20@0.1, is PGD-20 at 0.1.
+    Example: `attack_label("cw50")`.
+    """
+    attack, _, radius = name.partition("@")
+    known = [(part, _lookup(part)) for part in reversed(attack.split(":"))]
+    labels = [attack.label if attack else _WORDS.get(part, part) for part, attack in known]
+    return " of ".join(labels) + (f" at {radius}" if radius else "")
+
+
+def _lookup(name: str) -> Attack | None:
+    """Return the attack of this name, with the number of steps that ends it put in; None for an unknown one."""
+    if name in ATTACKS and not name.endswith("N"):
+        return ATTACKS[name]
+    numbered = re.fullmatch(r"(.*?)([1-9][0-9]*)", name)
+    family = ATTACKS.get(f"{numbered[1]}N") if numbered else None
+    if numbered is None or family is None or family.run is None:
+        return None
+    label, steps = family.label.removesuffix("N") + numbered[2], int(numbered[2])
+    return replace(family, name=name, label=label, run=partial(family.run, steps=steps), parts=(name,), steps=steps)
+
+
+for _attack in (
+    Attack(NATURAL, "natural", run=lambda model, x, *given, **options: x, needs_gradients=False, short=True),
+    Attack("fgsm", "FGSM", run=fgsm, short=True),
+    Attack("pgdN", "PGD-N", run=pgd, short=True, loss=cross_entropy),
+    Attack("cw", "CW", run=cw, short=True, loss=margin, steps=CW_STEPS),
+    Attack("cwN", "CW-N", run=cw, short=True, loss=margin),
+    Attack(AUTOATTACK, "AutoAttack", parts=("apgd-ce", "apgd-t", "fab-t", "square")),
+    Attack("apgd-ce", "APGD-CE", run=apgd_ce),
+    Attack("apgd-t", "APGD-T", run=apgd_t, rounds=apgd_t_rounds),
+    Attack("fab-t", "FAB-T", run=fab_t, rounds=fab_t_rounds),
+    Attack("square", "Square", run=square, rounds=square_rounds, needs_gradients=False, continues=True),
+    Attack(
+        "square-paper",
+        "Square (paper)",
+        run=partial(square, paper=True),
+        rounds=partial(square_rounds, paper=True),
+        needs_gradients=False,
+        continues=True,
+    ),
+    Attack("apgd-dlr", "APGD-DLR", run=apgd_dlr),
+    Attack(TRANSFER, "transfer", parts=("apgd-ce", "apgd-t"), needs_gradients=False, on_surrogate=True),
+):
+    register(_attack)

@@ -1,4 +1,4 @@
-"""What one query of the Square attack tries, for l∞ and for l2 (Andriushchenko et al. 2020, algorithms 2 and 3).
+"""The Square attack (Andriushchenko et al. 2020): random search, for l∞ (algorithm 2) and for l2 (algorithm 3).
 
 Each image has its own random window. Windows are masks over whole images, so that a query is a few batched
 operations whatever the number of images.
@@ -14,25 +14,22 @@ import torch
 from torch import Tensor
 
 from pwoa.attacks.ball import Ball, take_
-from pwoa.attacks.losses import lead
-from pwoa.attacks.problem import Round, run_rounds
+from pwoa.attacks.problem import LogitModel, Problem, Random, Round, lead, run_rounds
 from pwoa.guard import refuse_attack
-from pwoa.models.border import LogitModel
 from pwoa.threat import Threat
 
-Random = torch.Generator | None
 _TINY = 1e-12
 _FAR = 1e9
 
 
 def stripes(ball: Ball, generator: Random) -> Tensor:
-    """The start for l∞: each column of each channel at its upper or its lower end."""
+    """Return the start for l∞: each column of each channel at its upper or its lower end."""
     n, channels, _, width = ball.x.shape
     return torch.lerp(ball.low, ball.high, _coins((n, channels, 1, width), ball.x, generator))
 
 
 def recolour(ball: Ball, best: Tensor, side: float, paper: bool, generator: Random) -> Tensor:
-    """The try for l∞: each channel of one window to its upper or its lower end."""
+    """Return the try for l∞: each channel of one window to its upper or its lower end."""
     n, channels, height, width = best.shape
     inside, _, _ = _window(best, min(max(round(side), 1), height, width), paper, generator)
     ends = torch.lerp(ball.low, ball.high, _coins((n, channels, 1, 1), best, generator))
@@ -40,7 +37,7 @@ def recolour(ball: Ball, best: Tensor, side: float, paper: bool, generator: Rand
 
 
 def bumps(ball: Ball, generator: Random) -> Tensor:
-    """The start for l2: a grid of five by five bumps, each of random sign and turn, that together have the radius."""
+    """Return the start for l2: five by five bumps, each of random sign and turn, that together have the radius."""
     x = ball.x
     n, channels, height, width = x.shape
     size = max(min(height, width) // 5, 1)
@@ -55,9 +52,9 @@ def bumps(ball: Ball, generator: Random) -> Tensor:
 
 
 def move_mass(ball: Ball, best: Tensor, side: float, paper: bool, generator: Random) -> Tensor:
-    """The try for l2: what a second window holds, and what is left of the radius, goes to a bump in the first.
+    """Return the try for l2: what a second window holds, and the rest of the radius, goes to a bump in the first.
 
-    With `paper` what the box cuts off is made up for at once, which is our own; the paper leaves it to the next try.
+    With `paper` what the box cuts off is made up for at once, our addition; the paper leaves it to the next try.
     """
     n, channels, height, width = best.shape
     size = min(max(round(side) // 2 * 2 + 1, 3), height, width)
@@ -78,12 +75,12 @@ def move_mass(ball: Ball, best: Tensor, side: float, paper: bool, generator: Ran
 
 
 def _stretched(ball: Ball, offset: Tensor) -> Tensor:
-    """x + offset, made as long as the radius, then cut to the box."""
+    """Return x + offset, made as long as the radius, then cut to the box."""
     return torch.addcmul(ball.x, offset, ball.threat.radius / _length(offset, (1, 2, 3))).clamp_(0, 1)
 
 
 def _window(like: Tensor, size: int, paper: bool, generator: Random) -> tuple[Tensor, Tensor, Tensor]:
-    """A random window an image: its mask [N, 1, H, W] of 0 and 1, and each row and column counted from its corner.
+    """Draw a window for each image: its mask [N, 1, H, W] of 0 and 1, and rows and columns counted from its corner.
 
     The reference draws corners from one place fewer a side than there is, so its windows miss the last row and column.
     """
@@ -100,7 +97,7 @@ def _window(like: Tensor, size: int, paper: bool, generator: Random) -> tuple[Te
 
 @lru_cache(maxsize=256)
 def _bump(size: int, device: torch.device, dtype: torch.dtype) -> Tensor:
-    """The bump of length 1 that l2 windows get, and its transpose: a hill beside a valley as long (equation 2)."""
+    """Return the bump of length 1 of l2 windows, and its transpose: a hill beside a valley as long (equation 2)."""
     half = size // 2
     hill, valley = _hill(size, half), _hill(size, size - half)
     shape = torch.cat([hill / hill.norm(), -valley / valley.norm()], 1)
@@ -109,7 +106,7 @@ def _bump(size: int, device: torch.device, dtype: torch.dtype) -> Tensor:
 
 
 def _hill(height: int, width: int) -> Tensor:
-    """Rings around the middle, each higher than the one around it by 1/k², k its distance from the outside."""
+    """Return rings around the middle, each higher than the one around it by 1/k², k its distance from the outside."""
     middle = height // 2
     rows = (torch.arange(height) - middle).abs()[:, None]
     columns = (torch.arange(width) - width // 2).abs()
@@ -123,7 +120,7 @@ def _length(values: Tensor, over: tuple[int, ...]) -> Tensor:
 
 
 def _coins(shape: tuple[int, ...], like: Tensor, generator: Random) -> Tensor:
-    """0 or 1, as likely."""
+    """Draw 0 or 1, as likely."""
     return torch.randint(2, shape, generator=generator, device=like.device, dtype=like.dtype)
 
 
@@ -146,66 +143,47 @@ def square(
     queries: int = QUERIES,
     p_init: float = P_INIT,
     paper: bool = False,
-    generator: torch.Generator | None = None,
+    generator: Random = None,
 ) -> Tensor:
-    """For each image what `queries` queries have found with the smallest lead of the true class.
+    """Return for each image what `queries` queries have found with the smallest lead of the true class.
+
+    Example: `square(model, x, labels, Threat("linf", 8 / 255), queries=1000)`.
 
     paper: the paper's schedule and windows, not those of the reference AutoAttack. With few queries it is the one to
         take, for the other's windows would all be large.
     """
     refuse_attack("square")
     rounds = partial(square_rounds, queries=queries, p_init=p_init, paper=paper)
-    return run_rounds(rounds, model, x, labels, threat, generator)
+    return run_rounds(rounds, Problem(model, x, labels, threat, generator))
 
 
 def square_rounds(
     classes: int, *, queries: int = QUERIES, p_init: float = P_INIT, paper: bool = False
 ) -> Sequence[Round]:
-    """The queries in rounds of at most 250, shorter at first, when most images break."""
+    """Return the queries in rounds of at most 250, shorter at first, when most images break."""
     shares = _shares(queries, p_init, paper)
     count = len(shares)
     ends = sorted({*(n for n in _FIRST_ROUNDS if n < count), *range(_ROUND, count, _ROUND), count})
-
-    def stretch(first: int, last: int) -> Round:
-        def attack(
-            model: LogitModel,
-            x: Tensor,
-            labels: Tensor,
-            threat: Threat,
-            best: Tensor,
-            generator: torch.Generator | None,
-        ) -> Tensor:
-            return _search(model, x, labels, threat, best if first else None, shares[first:last], paper, generator)
-
-        return attack
-
-    return [stretch(first, last) for first, last in zip([0, *ends], ends, strict=False)]
+    bounds = zip([0, *ends], ends, strict=False)
+    return [partial(_search, shares=shares[first:last], begin=not first, paper=paper) for first, last in bounds]
 
 
 def _shares(queries: int, p_init: float, paper: bool) -> list[float]:
-    """The share of the pixels that each window changes; the start has none, but the paper counts it as a query."""
+    """Return the share of the pixels that each window changes; the start has none, but is a query in the paper."""
     ends = [end * queries / 10_000 for end in HALVINGS] if paper else HALVINGS
     return [p_init / 2 ** sum(query > end for end in ends) for query in range(int(paper), queries)]
 
 
 @torch.no_grad()
-def _search(
-    model: LogitModel,
-    x: Tensor,
-    labels: Tensor,
-    threat: Threat,
-    best: Tensor | None,
-    shares: Sequence[float],
-    paper: bool,
-    generator: torch.Generator | None,
-) -> Tensor:
-    """A window for each of `shares`, from `best` or else from the start of the attack."""
-    ball = Ball.around(x, threat)
-    start, propose = _NORMS[threat.norm]
-    best = start(ball, generator) if best is None else best.clone()
+def _search(problem: Problem, best: Tensor, *, shares: Sequence[float], begin: bool, paper: bool) -> Tensor:
+    """Try a window for each of `shares`, from `best`, or to `begin` from the start of the attack."""
+    model, labels, generator = problem.model, problem.labels, problem.generator
+    ball = Ball.around(problem.x, problem.threat)
+    start, propose = _NORMS[problem.threat.norm]
+    best = start(ball, generator) if begin else best.clone()
     smallest = lead(model(best).float(), labels)
     for share in shares:
-        side = math.sqrt(share * x.shape[-2] * x.shape[-1])
+        side = math.sqrt(share * best.shape[-2] * best.shape[-1])
         tried = propose(ball, best, side, paper, generator)
         value = lead(model(tried).float(), labels)
         better = value < smallest

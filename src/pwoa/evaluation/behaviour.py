@@ -9,10 +9,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from pwoa.attacks.ball import random_start
+from pwoa.attacks.problem import LogitModel
 from pwoa.errors import InputError, first_line
 from pwoa.evaluation.checks import Finding, look, some
 from pwoa.guard import refuse_attack
-from pwoa.models.border import LogitModel, not_logits
+from pwoa.models.border import not_logits
 from pwoa.threat import Threat
 
 REPEATS = 5
@@ -23,7 +24,7 @@ FEWER = 0.1  # what another preprocessing must gain
 
 
 def check_modes(module: nn.Module) -> list[Finding]:
-    """`train-mode`: whether a part of a model on which `eval()` has been called is in training mode all the same."""
+    """Check `train-mode`: whether a part of a model is in training mode although `eval()` has been called."""
     for name, part in module.named_modules():
         if part.training:
             where = f"{name!r} ({type(part).__name__})" if name else f"the model itself ({type(part).__name__})"
@@ -38,7 +39,7 @@ def check_modes(module: nn.Module) -> list[Finding]:
 
 
 def check_behaviour(model: LogitModel, x: Tensor, labels: Tensor, *, differentiable: bool = True) -> list[Finding]:
-    """What the model's answers to natural images say: is it random, does it depend on the batch, does it return
+    """Check a model's answers to natural images: is it random, does it depend on the batch, does it return
     probabilities, are its gradients zero, does it expect other pixels.
 
     `differentiable=False`, for a model that has no gradients and need not have any, leaves out that check.
@@ -48,45 +49,45 @@ def check_behaviour(model: LogitModel, x: Tensor, labels: Tensor, *, differentia
     chosen = some(torch.arange(len(x)), seed=0).to(x.device)
     x, labels = x[chosen], labels[chosen]
     logits = look(model, x)
-    found = _check_random(model, x, logits) or _check_batch(model, x, logits)
-    found += _check_probabilities(logits)
+    findings = _check_random(model, x, logits) or _check_batch(model, x, logits)
+    findings += _check_probabilities(logits)
     if differentiable:
-        found += _check_gradients(model, x, labels, logits)
-    return found + _check_range(model, x, labels, logits)
+        findings += _check_gradients(model, x, labels, logits)
+    return findings + _check_range(model, x, labels, logits)
 
 
 def _check_random(model: LogitModel, x: Tensor, logits: Tensor) -> list[Finding]:
-    apart = max(_apart(look(model, x), logits) for _ in range(REPEATS - 1))
-    if not apart > FLOAT_NOISE:
+    difference = max(_difference(look(model, x), logits) for _ in range(REPEATS - 1))
+    if not difference > FLOAT_NOISE:
         return []
     message = (
-        f"the same images give other logits from one call to the next (by up to {100 * apart:.2g} % of their spread): "
-        "random outputs make gradients noisy, so the accuracy under attack may be too high; attack the average over "
-        "the randomness (EOT)."
+        "the same images give other logits from one call to the next (by up to "
+        f"{100 * difference:.2g} % of their spread): random outputs make gradients noisy, so the accuracy under attack "
+        "may be too high; attack the average over the randomness (EOT)."
     )
     return [Finding("randomised", message)]
 
 
 def _check_batch(model: LogitModel, x: Tensor, logits: Tensor) -> list[Finding]:
-    """Two images alone against the same two among all; one alone is more than some models can take."""
+    """Compare two images alone with the same two among all; one alone is more than some models can take."""
     if len(x) < 3:
         return []
     try:
-        apart = _apart(look(model, x[:2]), logits[:2])
+        difference = _difference(look(model, x[:2]), logits[:2])
     except Exception:  # it may take batches of one size only
         return []
-    if not apart > KERNEL_NOISE:
+    if not difference > KERNEL_NOISE:
         return []
     message = (
         f"an image's logits depend on the other images of its batch (in a batch of 2 they differ by up to "
-        f"{100 * apart:.2g} % of their spread from those in a batch of {len(x)}): it uses batch statistics, as in "
+        f"{100 * difference:.2g} % of their spread from those in a batch of {len(x)}): it uses batch statistics, as in "
         "training mode, and its accuracy depends on the batch."
     )
     return [Finding("batch-dependent", message)]
 
 
-def _apart(one: Tensor, other: Tensor) -> float:
-    """The largest difference of two logits in units of how far, on average, an image's logits are spread."""
+def _difference(one: Tensor, other: Tensor) -> float:
+    """Return the largest difference of two logits in units of how far, on average, an image's logits are spread."""
     spread = float((other.amax(1) - other.amin(1)).mean())
     difference = float((one - other).abs().max())
     return difference / spread if spread else difference
@@ -104,7 +105,7 @@ def _check_probabilities(logits: Tensor) -> list[Finding]:
 
 
 def _check_gradients(model: LogitModel, x: Tensor, labels: Tensor, logits: Tensor) -> list[Finding]:
-    """At images that are right and at random points next to them."""
+    """Look for gradients at images that are right and at random points next to them."""
     refuse_attack("defence checks")
     right = logits.argmax(1) == labels
     near = random_start(x, Threat(), torch.Generator(x.device).manual_seed(0))
@@ -129,7 +130,7 @@ def _check_gradients(model: LogitModel, x: Tensor, labels: Tensor, logits: Tenso
 
 
 def _without_gradient(model: LogitModel, x: Tensor, labels: Tensor) -> Tensor:
-    """For each image whether the gradient of its cross-entropy is zero or not finite."""
+    """Tell for each image whether the gradient of its cross-entropy is zero or not finite."""
     with torch.enable_grad():
         at = x.detach().requires_grad_()
         loss = F.cross_entropy(model(at).float(), labels, reduction="sum")
@@ -166,7 +167,7 @@ def _other_pixels(x: Tensor) -> dict[str, Tensor]:
 
 
 def _gain(model: LogitModel, x: Tensor, labels: Tensor, right: Tensor) -> int:
-    """How many images more are right as `x`; 0 within noise, and where the model does not take such images."""
+    """Return how many images more are right as `x`; 0 within noise, and where the model does not take such images."""
     try:
         now = look(model, x).argmax(1) == labels
     except Exception:  # images outside [0, 1] are no plain input

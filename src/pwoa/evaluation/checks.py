@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -14,12 +13,12 @@ from torch import Tensor
 
 from pwoa.attacks.apgd import STEPS as APGD_STEPS
 from pwoa.attacks.apgd import apgd_ce
-from pwoa.attacks.gradient import CW_STEPS, PGD_STEPS, cross_entropy, margin, pgd
-from pwoa.attacks.problem import is_broken
+from pwoa.attacks.gradient import cross_entropy, pgd
+from pwoa.attacks.problem import LogitModel, is_broken
+from pwoa.attacks.registry import AUTOATTACK, NATURAL, find_attack
 from pwoa.attacks.square import square
 from pwoa.errors import InputError, counted, first_line
 from pwoa.guard import refuse_attack
-from pwoa.models.border import LogitModel
 from pwoa.threat import Threat
 
 IMAGES = 100
@@ -35,7 +34,7 @@ class Finding:
 
 
 def some(images: Tensor, seed: int) -> Tensor:
-    """At most IMAGES of these numbers of images, whatever their order: data may be sorted by class."""
+    """Choose at most IMAGES of these numbers of images, whatever their order: data may be sorted by class."""
     return images[torch.randperm(len(images), generator=torch.Generator().manual_seed(seed))[:IMAGES]]
 
 
@@ -51,10 +50,10 @@ QUERIES = 200
 WIDE_STEPS = 50
 UNBROKEN = 0.1
 
-Attack = Callable[..., Tensor]
+Run = Callable[..., Tensor]
 """(model, x, labels, threat, *, generator) → adversarial images."""
 Tell = Callable[[str], None]
-"""Is told, before it begins, of each attack that a check runs: the check's name, the attack, on how many images."""
+"""Is called before each attack that a check runs, with the check's name, the attack, and on how many images."""
 
 
 def check_attacks(
@@ -69,34 +68,33 @@ def check_attacks(
     differentiable: bool = True,
     tell: Tell = lambda check: None,
 ) -> list[Finding]:
-    """What attacks that were run say, and some short ones more on images that survived them all.
+    """Judge the attacks that were run, and run some short ones more on images that survived them all.
 
     right: for each attack (or `natural`) whether each of `x` is right under it.
     after: for each component of AutoAttack, in order, whether each is still right after it.
     """
     refuse_attack("defence checks")
     white, black = _by_kind(right, after)
-    found = _check_results(white, black, len(x))
+    findings = _check_results(white, black, len(x))
     if not white and not black:
-        return found
+        return findings
     unbroken = _surviving([*right.values(), *after.values()])
     if not bool(unbroken.any()):
-        return found
+        return findings
     chosen = some(unbroken.nonzero().flatten(), seed).to(x.device)
     trial = _Trial(model, x[chosen], labels[chosen], threat, 100 * float(unbroken.float().mean()), seed, tell)
     if differentiable:
-        found += _check_longer(trial, white)
-    had = "autoattack" in right and not after  # AutoAttack as a whole has had its Square
-    if not had and not any(name.startswith("square") for name in black):
-        found += _check_square(trial)
+        findings += _check_longer(trial, white)
+    if not _searched_blindly([*right, *after]):
+        findings += _check_square(trial)
     if differentiable and white:
-        found += _check_wide(trial)
-    return found
+        findings += _check_wide(trial)
+    return findings
 
 
 def check_curve(radii: Sequence[float], accuracy: Mapping[str, Sequence[float]], n: int) -> list[Finding]:
-    """`radius`: whether the accuracy (percent, of `n` images) under some attack grows with the radius, beyond noise."""
-    found = []
+    """Check `radius`: whether the accuracy (percent, of `n` images) under an attack grows with it, beyond noise."""
+    findings = []
     for attack, values in accuracy.items():
         points = sorted(zip(radii, values, strict=True))
         pairs = [(low, high) for i, low in enumerate(points) for high in points[i + 1 :] if low[0] < high[0]]
@@ -108,24 +106,25 @@ def check_curve(radii: Sequence[float], accuracy: Mapping[str, Sequence[float]],
                 f"{high[0]:.4g}, though a larger ball holds the smaller one: the attack is too weak or gradients are "
                 "masked, and the accuracy is too high."
             )
-            found.append(Finding("radius", message))
-    return found
+            findings.append(Finding("radius", message))
+    return findings
 
 
 def _by_kind(right: Mapping[str, Tensor], after: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """The verdicts of attacks that see the model, and of those that do not; AutoAttack as its components if known."""
-    white = {name: value for name, value in right.items() if name != "natural" and not _is_blind(name)}
-    black = {name: value for name, value in right.items() if _is_blind(name)}
-    if after:
-        white.pop("autoattack", None)
-    for name, value in after.items():
-        kind = black if _is_blind(name) else white
-        kind[name] = _surviving([value, kind.get(name, value)])
+    """Split verdicts by whether the attack uses the model's gradients; AutoAttack is split into its parts if known."""
+    white: dict[str, Tensor] = {}
+    black: dict[str, Tensor] = {}
+    for name, value in (*right.items(), *after.items()):
+        if name != NATURAL and not (after and name == AUTOATTACK):
+            kind = white if find_attack(name).needs_gradients else black
+            kind[name] = _surviving([value, kind.get(name, value)])
     return white, black
 
 
-def _is_blind(name: str) -> bool:
-    return name.startswith(("square", "transfer"))
+def _searched_blindly(attacks: Iterable[str]) -> bool:
+    """Tell whether one of the attacks, or a part of it, searches on the model without its gradients."""
+    parts = {part for name in attacks for part in find_attack(name).parts} - {NATURAL}
+    return not all(find_attack(part).needs_gradients for part in parts)
 
 
 def _surviving(verdicts: Iterable[Tensor]) -> Tensor:
@@ -133,11 +132,11 @@ def _surviving(verdicts: Iterable[Tensor]) -> Tensor:
 
 
 def _check_results(white: Mapping[str, Tensor], black: Mapping[str, Tensor], n: int) -> list[Finding]:
-    """`black-box`, from what has been measured."""
+    """Check `black-box`, from what has been measured."""
     if not white:
         return []
     survived = _surviving(white.values())
-    found = []
+    findings = []
     for name, verdict in black.items():
         broken, rivals = int((survived & ~verdict.cpu()).sum()), int(survived.sum())
         if not _many(broken, n, BROKEN_BLIND):
@@ -147,8 +146,8 @@ def _check_results(white: Mapping[str, Tensor], black: Mapping[str, Tensor], n: 
             f"may be masked, and the accuracy is at most {100 * (rivals - broken) / n:.1f} %, not "
             f"{100 * rivals / n:.1f} %; a stronger black-box attack may find more."
         )
-        found.append(Finding("black-box", message))
-    return found
+        findings.append(Finding("black-box", message))
+    return findings
 
 
 @dataclass(frozen=True)
@@ -163,12 +162,12 @@ class _Trial:
     seed: int
     tell: Tell
 
-    def broken(self, check: str, name: str, attack: Attack) -> int | str:
-        """How many images it breaks, or why it cannot be run, though the model takes the images."""
+    def broken(self, check: str, name: str, run: Run) -> int | str:
+        """Return how many images it breaks, or why it cannot be run, though the model takes the images."""
         self.tell(f"{check}: {name}, on {counted(len(self.x), 'image')}")
         generator = torch.Generator(self.x.device).manual_seed(self.seed)
         try:
-            adversarial = attack(self.model, self.x, self.labels, self.threat, generator=generator)
+            adversarial = run(self.model, self.x, self.labels, self.threat, generator=generator)
             return int(is_broken(self.model, adversarial, self.labels).sum())
         except InputError:
             raise
@@ -177,7 +176,7 @@ class _Trial:
             return first_line(error)
 
     def nearer(self, broken: int) -> str:
-        """The accuracy that breaking this many of the images means for all."""
+        """Write the accuracy that breaking this many of the images means for all."""
         left = self.accuracy * (1 - broken / len(self.x))
         return f"the accuracy may be nearer {left:.1f} than {self.accuracy:.1f} %"
 
@@ -186,8 +185,8 @@ def _check_longer(trial: _Trial, white: Iterable[str]) -> list[Finding]:
     longer = _longer(white)
     if longer is None:
         return []
-    name, attack = longer
-    broken = trial.broken("more-iterations", name, attack)
+    name, run = longer
+    broken = trial.broken("more-iterations", name, run)
     if isinstance(broken, str):
         return [_untried("more-iterations", name, broken)]
     if not _many(broken, len(trial.x), BROKEN_AGAIN):
@@ -196,23 +195,19 @@ def _check_longer(trial: _Trial, white: Iterable[str]) -> list[Finding]:
     return [Finding("more-iterations", message)]
 
 
-def _longer(attacks: Iterable[str]) -> tuple[str, Attack] | None:
-    """The strongest iterated attack of a list with five times its steps, and its description; None without one."""
-    names = list(attacks)
-    if any(name == "autoattack" or name.startswith(("apgd", "fab")) for name in names):
+def _longer(attacks: Iterable[str]) -> tuple[str, Run] | None:
+    """Return the strongest iterated attack of a list with five times its steps, with its name; None without one."""
+    chosen = [find_attack(name) for name in attacks]
+    if not all(attack.short for attack in chosen):
         steps = LONGER * APGD_STEPS
         return f"apgd-ce with {steps} steps", partial(apgd_ce, steps=steps)
-    iterated = [found for found in (re.fullmatch(r"(pgd|cw)(\d*)", name) for name in names) if found]
+    iterated = [attack for attack in chosen if attack.loss is not None]
     if not iterated:
         return None
-    longest = max(iterated, key=_steps)
-    attack = partial(pgd, steps=LONGER * _steps(longest), loss=cross_entropy if longest[1] == "pgd" else margin)
-    return f"{longest[0]} with {LONGER} times the steps", attack
-
-
-def _steps(name: re.Match[str]) -> int:
-    default = PGD_STEPS if name[1] == "pgd" else CW_STEPS
-    return int(name[2]) if name[2] else default
+    longest = max(iterated, key=lambda attack: attack.steps)
+    assert longest.loss is not None
+    run = partial(pgd, steps=LONGER * longest.steps, loss=longest.loss)
+    return f"{longest.name} with {LONGER} times the steps", run
 
 
 def _check_square(trial: _Trial) -> list[Finding]:
@@ -230,7 +225,7 @@ def _check_square(trial: _Trial) -> list[Finding]:
 
 
 def _check_wide(trial: _Trial) -> list[Finding]:
-    """Each ball now holds the image that is grey all over, the same for all: hardly any image can stay right."""
+    """Check a wider ball, which holds the image that is grey all over, for all: hardly any image can stay right."""
     dimensions = math.prod(trial.x.shape[1:])
     grey = 0.5 if trial.threat.norm == "linf" else min(0.5 * math.sqrt(dimensions), 1000.0)
     radius = max(grey, trial.threat.radius)
@@ -254,10 +249,10 @@ def _untried(check: str, attack: str, reason: str) -> Finding:
 
 
 def _many(count: int, total: int, share: float) -> bool:
-    """More than a share, and not just one image."""
+    """Tell whether a count is more than a share, and not just one image."""
     return count > 1 and count > share * total
 
 
 def _noise(one: tuple[float, float], other: tuple[float, float], n: int) -> float:
-    """The standard deviation, in points, of the difference of two accuracies (radius, percent) on n images each."""
+    """Return the standard deviation, in points, of the difference of two points (radius, percent) of n images each."""
     return math.sqrt(sum(percent * (100 - percent) for _, percent in (one, other)) / n)
