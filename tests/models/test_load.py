@@ -234,11 +234,10 @@ def test_a_network_is_returned_as_it_is(data: Data) -> None:
 
 @pytest.mark.parametrize("kind", ["file", "factory", "filled factory", "network"])
 def test_a_normalisation_that_is_given(kind: str, source: Path, checkpoint: Path, lenet_file: Path, data: Data) -> None:
-    sources = {"file": lenet_file, "network": lenet()}
-    options = {"checkpoint": checkpoint} if kind == "filled factory" else {}
+    sources: dict[str, Any] = {"file": lenet_file, "network": lenet()}
+    options: dict[str, Any] = {"checkpoint": checkpoint} if kind == "filled factory" else {}
     for images in (data, None):
-        given: dict[str, Any] = options | {"mean": [0.5], "std": [0.25]}
-        model = load_model(sources.get(kind, f"{source}:net"), images, **given)
+        model = load_model(sources.get(kind, f"{source}:net"), images, mean=[0.5], std=[0.25], **options)
         assert isinstance(model, Normalised)
         assert model.numbers == ((0.5,), (0.25,))
         assert not model.training
