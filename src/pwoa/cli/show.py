@@ -68,7 +68,7 @@ def models_list() -> None:
     for column in ("name", "parameters", "hidden points"):
         table.add_column(column, justify="left" if column == "name" else "right")
     for name, parameters, points in described():
-        table.add_row(name, f"{parameters:,}", str(len(points)))
+        table.add_row(name, f"{parameters:,}", str(points))
     console().print(table)
 
 

@@ -20,7 +20,7 @@ from pwoa.devices import exact_float32
 from pwoa.errors import InputError
 from pwoa.evaluation.scores import Scores
 from pwoa.models.border import as_logits, evaluating
-from pwoa.models.inference import search_model
+from pwoa.models.inference import attack_copy
 from pwoa.threat import Threat
 
 PRECISIONS = ("auto", "float32")
@@ -77,7 +77,7 @@ def robustness(
         inside.enter_context(exact_float32())
         search = None
         if precision == "auto" and set(attacks) != {NATURAL}:
-            search = search_model(model, images.batch(_numbers(images)[:batch])[0], classes, batch)
+            search = attack_copy(model, images.batch(_numbers(images)[:batch])[0], classes, batch)
         trial = _Trial(as_logits(model, classes), search, images, threat, batch, seed, advance, measured, save)
         trial.by_batches([attack for attack in chosen if attack.short])
         for attack in (attack for attack in chosen if not attack.short):

@@ -27,7 +27,8 @@ from pwoa.models.architectures.registry import architecture_name
 from pwoa.models.border import check_model
 from pwoa.models.checkpoints.folder import describe_model
 from pwoa.models.checkpoints.tensors import fingerprint
-from pwoa.models.load import load_model
+from pwoa.models.factory import is_factory
+from pwoa.models.load import kind_of, load_model
 from pwoa.progress import Progress
 from pwoa.recipe import AUTO, Recipe, load_recipe, numbers, recipe_for
 from pwoa.runs.folder import Result, Run
@@ -93,10 +94,9 @@ def prune(
     pruning = find_pruning(plan.method)
     loaded = load_rest(pruning.complete(plan), given, progress)
     if teacher is None:
-        teacher = _load_teacher(loaded.recipe, loaded.data)
-        if loaded.recipe.teacher.architecture == AUTO:
-            named = loaded.recipe.with_settings({"teacher.architecture": architecture_name(teacher)})
-            loaded = Loaded(named, loaded.data, loaded.device)
+        teacher, architecture = _load_teacher(loaded.recipe, loaded.data)
+        named = loaded.recipe.with_settings({"teacher.architecture": architecture})
+        loaded = Loaded(named, loaded.data, loaded.device)
     student = _thaw(copy.deepcopy(teacher).to(loaded.device))
     teacher = copy.deepcopy(student).eval().requires_grad_(False)
     check_model(teacher, loaded.sample, loaded.data.classes)
@@ -171,12 +171,16 @@ def _choose_recipe(source: str | Path | Recipe | None, data: Data | None) -> Rec
     return load_recipe("demo" if source is None else source)
 
 
-def _load_teacher(recipe: Recipe, data: Data) -> nn.Module:
+def _load_teacher(recipe: Recipe, data: Data) -> tuple[nn.Module, str]:
+    """Load the recipe's teacher, and name its architecture: a run or a model folder knows it."""
     teacher = recipe.teacher
     if not teacher.checkpoint:
         raise InputError("this recipe names no teacher; give one with --checkpoint FILE (teacher.checkpoint)")
     mean, std = numbers(teacher.mean, "teacher.mean"), numbers(teacher.std, "teacher.std")
-    return load_model(teacher.checkpoint, data, architecture=teacher.architecture, mean=mean, std=std)
+    given = is_factory(teacher.architecture) or kind_of(teacher.checkpoint) != "folder"
+    architecture = teacher.architecture if given and teacher.architecture != AUTO else None
+    model = load_model(teacher.checkpoint, data, architecture=architecture, mean=mean, std=std)
+    return model, architecture or architecture_name(model)
 
 
 def _thaw(student: nn.Module) -> nn.Module:
