@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from types import NoneType
 from typing import Any
@@ -20,11 +20,13 @@ from pwoa.errors import InputError
 from pwoa.evaluation.measure import measure
 from pwoa.evaluation.scores import Scores
 from pwoa.evaluation.subject import Subject
+from pwoa.models.load import load_model
 from pwoa.progress import Progress
 from pwoa.recipe import AUTO, Recipe, recorded_recipe
-from pwoa.runs.folder import Run
+from pwoa.runs.folder import Result, Run
+from pwoa.training import Engine
 from pwoa.training.fast import choose_mode
-from pwoa.training.processes import own_device
+from pwoa.training.processes import Processes, own_device
 
 
 @dataclass(frozen=True)
@@ -80,12 +82,33 @@ def load_rest(recipe: Recipe, data: Data | None, progress: Progress) -> Loaded:
     return Loaded(recipe.for_images(len(data.train)), data.to(device), device)
 
 
-def open_run(folder: str | Path | None, recipe: Recipe, identity: Mapping[str, str], holding: ExitStack) -> Run:
-    """Open the run, which no other process can work on until `holding` ends; one that is finished needs no hold."""
-    run = Run.choose(folder, recipe, identity)
-    if not run.finished:
-        holding.enter_context(run.held())
-    return run
+def open_run(
+    folder: str | Path | None, loaded: Loaded, identity: Mapping[str, str], processes: Processes, holding: ExitStack
+) -> tuple[Run, Loaded]:
+    """Open the run, and decide what mode `auto` is: what it was started with, else what fits the device.
+
+    No other process can work on it until `holding` ends; one that is finished needs no hold.
+    """
+
+    def by_first() -> tuple[Run, Recipe]:
+        run = Run.choose(folder, loaded.recipe, identity)
+        if not run.finished:
+            holding.enter_context(run.held())
+        mode = loaded.recipe.training.mode
+        if mode == AUTO and run.started:
+            mode = recorded_recipe(run.path).training.mode
+        return run, loaded.recipe.with_settings({"training.mode": choose_mode(mode, loaded.device)})
+
+    run, recipe = processes.by_first(by_first)
+    return run, replace(loaded, recipe=recipe)
+
+
+def finished_result(run: Run, network: nn.Module, processes: Processes, progress: Progress) -> Result | None:
+    """Return the result of a run that is finished, with its weights in the network; None if it is not."""
+    if not processes.by_first(lambda: run.finished):
+        return None
+    progress.say(f"{run.path} is finished, nothing is left to do")
+    return Result(load_model(run.path, architecture=network), run.path, run.result(), run.metrics())
 
 
 def check_network(network: Any, role: str) -> None:
@@ -99,14 +122,6 @@ def lay_out(model: nn.Module, form: torch.memory_format) -> None:
     for parameter in model.parameters():
         if parameter.dim() == 4:
             parameter.data = parameter.data.contiguous(memory_format=form)
-
-
-def resolve_mode(run: Run, recipe: Recipe, device: torch.device) -> Recipe:
-    """Decide what `training.mode = "auto"` is: what the run was started with, else what fits the device."""
-    mode = recipe.training.mode
-    if mode == AUTO and run.started:
-        mode = recorded_recipe(run.path).training.mode
-    return recipe.with_settings({"training.mode": choose_mode(mode, device)})
 
 
 @contextmanager
@@ -135,6 +150,23 @@ def measure_model(
     return measure(subject, evaluation, recipe.threat, folder=folder, name=role, task=task, progress=progress)
 
 
-def where_text(loaded: Loaded, processes: int) -> str:
+def where_text(loaded: Loaded, processes: Processes) -> str:
     """Name the device, and how many of them."""
-    return (f"{processes} × " if processes > 1 else "") + device_name(loaded.device)
+    return (f"{processes.count} × " if processes.count > 1 else "") + device_name(loaded.device)
+
+
+def training_summary(loaded: Loaded, engine: Engine, processes: Processes) -> dict[str, Any]:
+    """Return what result.json says of any training."""
+    return {
+        "method": loaded.recipe.method,
+        "seed": loaded.recipe.training.seed,
+        "device": device_name(loaded.device),
+        "processes": processes.count,
+        "selected_epoch": engine.selected,
+        "training_seconds": engine.seconds,
+    }
+
+
+def evaluation_summary(scores: Scores) -> dict[str, Any]:
+    """Return what result.json says of any evaluation; all of it is in the evaluation's own folder."""
+    return {"images": scores.images, "warnings": [asdict(finding) for finding in scores.findings]}

@@ -13,7 +13,6 @@ import torch
 from torch import nn
 
 from pwoa.data.images import Data
-from pwoa.devices import device_name
 from pwoa.errors import InputError, counted
 from pwoa.evaluation.folder import OF_MODEL
 from pwoa.methods import find_training
@@ -21,23 +20,10 @@ from pwoa.models.architectures.registry import architecture_name, build, lite_wi
 from pwoa.models.border import check_model
 from pwoa.models.checkpoints.folder import describe_model
 from pwoa.models.checkpoints.tensors import fingerprint
-from pwoa.models.load import load_model
 from pwoa.progress import Progress
 from pwoa.recipe import Recipe, load_recipe
+from pwoa.runs import prepare
 from pwoa.runs.folder import Result, Run
-from pwoa.runs.prepare import (
-    Loaded,
-    check_network,
-    lay_out,
-    load_given,
-    load_rest,
-    measure_model,
-    merge,
-    open_run,
-    resolve_mode,
-    resumable,
-    where_text,
-)
 from pwoa.training import Engine, Material
 from pwoa.training.processes import connected
 
@@ -62,15 +48,15 @@ def pretrain(
     folder: where the run lives; the same folder again resumes it. None chooses one under runs/.
     """
     progress = progress or Progress()
-    check_network(model, "model")
-    changes = merge(settings, {"method": method})
+    prepare.check_network(model, "model")
+    changes = prepare.merge(settings, {"method": method})
     if model is not None:
         changes |= {"teacher.architecture": architecture_name(model), "teacher.checkpoint": "given"}
 
-    given = load_given(data, changes, progress)
+    given = prepare.load_given(data, changes, progress)
     plan = load_recipe(recipe).with_settings(changes)
     training = find_training(plan.method)
-    loaded = load_rest(training.complete(plan), given, progress)
+    loaded = prepare.load_rest(training.complete(plan), given, progress)
     network, size = _make_network(loaded.recipe, loaded.data, model)
     network = copy.deepcopy(network).to(loaded.device)
     check_model(network, loaded.sample, loaded.data.classes)
@@ -80,18 +66,16 @@ def pretrain(
     with ExitStack() as holding:
         with connected(loaded.device) as processes:
             progress = progress if processes.first else Progress()
-            run = processes.by_first(lambda: open_run(folder, loaded.recipe, identity, holding))
-            plan = processes.by_first(lambda: resolve_mode(run, loaded.recipe, loaded.device))
-            loaded = Loaded(plan, loaded.data, loaded.device)
-            if processes.by_first(lambda: run.finished):
-                progress.say(f"{run.path} is finished, nothing is left to do")
-                return Result(load_model(run.path, architecture=network), run.path, run.result(), run.metrics())
-            progress.say(_announce(loaded, material, size, run, where_text(loaded, processes.count)))
-            with resumable(run, progress):
+            run, loaded = prepare.open_run(folder, loaded, identity, processes, holding)
+            if done := prepare.finished_result(run, network, processes, progress):
+                return done
+            plan = loaded.recipe
+            progress.say(_announce(loaded, material, size, run, prepare.where_text(loaded, processes)))
+            with prepare.resumable(run, progress):
                 with torch.random.fork_rng(devices=[]):
                     torch.manual_seed(plan.training.seed + 1)  # a guide is not the network that it guides
                     stage = training(network, material, plan)
-                lay_out(stage.trained, torch.channels_last)
+                prepare.lay_out(stage.trained, torch.channels_last)
                 engine = Engine(stage.trained, [stage], material, plan.training, run, progress, processes=processes)
                 if processes.by_first(lambda: run.started):
                     progress.say(run.resuming())
@@ -99,28 +83,24 @@ def pretrain(
                     run.begin(plan, identity)
                 engine.train()
                 network.eval()
-                lay_out(network, torch.contiguous_format)
+                prepare.lay_out(network, torch.contiguous_format)
                 if processes.first:
                     about = describe_model(network, loaded.data.classes, loaded.channels)
                     run.save_model(network, {**about, **identity, "threat": asdict(plan.threat)})
         if not processes.first:
             return Result(network, run.path, {}, [])
-        with resumable(run, progress):
-            scores = measure_model(network, fingerprint(network), loaded, run.path / OF_MODEL, "model", progress)
+        with prepare.resumable(run, progress):
+            scores = prepare.measure_model(
+                network, fingerprint(network), loaded, run.path / OF_MODEL, "model", progress
+            )
             summary = {
-                "method": plan.method,
+                **prepare.training_summary(loaded, engine, processes),
                 "example_free": False,
                 **size,
                 "dataset": plan.data.name,
                 "epochs": plan.pretrain.epochs,
-                "selected_epoch": engine.selected,
-                "seed": plan.training.seed,
-                "device": device_name(loaded.device),
-                "processes": processes.count,
-                "training_seconds": engine.seconds,
-                "images": scores.images,
                 "accuracy": dict(scores),
-                "warnings": [asdict(finding) for finding in scores.findings],
+                **prepare.evaluation_summary(scores),
             }
             run.finish(summary)
     return Result(network, run.path, summary, run.metrics())
@@ -147,7 +127,7 @@ def _count(model: nn.Module) -> int:
     return sum(parameter.numel() for parameter in model.parameters())
 
 
-def _announce(loaded: Loaded, material: Material, size: Mapping[str, Any], run: Run, where: str) -> str:
+def _announce(loaded: prepare.Loaded, material: Material, size: Mapping[str, Any], run: Run, where: str) -> str:
     """Tell a person what is going to be done."""
     recipe = loaded.recipe
     fewer = f", {size['rate']:.4g}× fewer than {recipe.teacher.architecture}" if recipe.pretrain.lite > 1 else ""

@@ -7,7 +7,7 @@ import hashlib
 import time
 from collections.abc import Mapping
 from contextlib import ExitStack
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,6 @@ import torch
 from torch import nn
 
 from pwoa.data.images import Data
-from pwoa.devices import device_name
 from pwoa.errors import InputError, counted
 from pwoa.evaluation.folder import OF_MODEL, OF_TEACHER
 from pwoa.evaluation.measure import check_teacher
@@ -31,20 +30,8 @@ from pwoa.models.factory import is_factory
 from pwoa.models.load import kind_of, load_model
 from pwoa.progress import Progress
 from pwoa.recipe import AUTO, Recipe, load_recipe, numbers, recipe_for
+from pwoa.runs import prepare
 from pwoa.runs.folder import Result, Run
-from pwoa.runs.prepare import (
-    Loaded,
-    check_network,
-    lay_out,
-    load_given,
-    load_rest,
-    measure_model,
-    merge,
-    open_run,
-    resolve_mode,
-    resumable,
-    where_text,
-)
 from pwoa.sparsity import count, prunable
 from pwoa.training import Engine, Material
 from pwoa.training.processes import connected
@@ -83,20 +70,19 @@ def prune(
     """
     progress = progress or Progress()
     if isinstance(teacher, (str, Path)):
-        settings, teacher = merge(settings, {"teacher.checkpoint": str(teacher)}), None
-    check_network(teacher, "teacher")
-    changes = merge(settings, {"sparsity.rate": rate, "method": method})
+        settings, teacher = prepare.merge(settings, {"teacher.checkpoint": str(teacher)}), None
+    prepare.check_network(teacher, "teacher")
+    changes = prepare.merge(settings, {"sparsity.rate": rate, "method": method})
     if teacher is not None:
         changes |= {"teacher.architecture": architecture_name(teacher), "teacher.checkpoint": "given"}
 
-    given = load_given(data, changes, progress)
+    given = prepare.load_given(data, changes, progress)
     plan = _choose_recipe(recipe, given).with_settings(changes)
     pruning = find_pruning(plan.method)
-    loaded = load_rest(pruning.complete(plan), given, progress)
+    loaded = prepare.load_rest(pruning.complete(plan), given, progress)
     if teacher is None:
         teacher, architecture = _load_teacher(loaded.recipe, loaded.data)
-        named = loaded.recipe.with_settings({"teacher.architecture": architecture})
-        loaded = Loaded(named, loaded.data, loaded.device)
+        loaded = replace(loaded, recipe=loaded.recipe.with_settings({"teacher.architecture": architecture}))
     student = _thaw(copy.deepcopy(teacher).to(loaded.device))
     teacher = copy.deepcopy(student).eval().requires_grad_(False)
     check_model(teacher, loaded.sample, loaded.data.classes)
@@ -106,15 +92,13 @@ def prune(
     with ExitStack() as holding:
         with connected(loaded.device) as processes:
             progress = progress if processes.first else Progress()
-            run = processes.by_first(lambda: open_run(folder, loaded.recipe, identity, holding))
-            plan = processes.by_first(lambda: resolve_mode(run, loaded.recipe, loaded.device))
-            loaded = Loaded(plan, loaded.data, loaded.device)
-            if processes.by_first(lambda: run.finished):
-                progress.say(f"{run.path} is finished, nothing is left to do")
-                return Result(load_model(run.path, architecture=student), run.path, run.result(), run.metrics())
-            progress.say(_announce(pruning, loaded, material, run, where_text(loaded, processes.count)))
-            with resumable(run, progress):
-                lay_out(student, torch.channels_last)
+            run, loaded = prepare.open_run(folder, loaded, identity, processes, holding)
+            if done := prepare.finished_result(run, student, processes, progress):
+                return done
+            plan = loaded.recipe
+            progress.say(_announce(pruning, loaded, material, run, prepare.where_text(loaded, processes)))
+            with prepare.resumable(run, progress):
+                prepare.lay_out(student, torch.channels_last)
                 chosen = pruning(student, teacher, material, plan)
                 probe = hsic_plane(student, material, plan.objective.points, plan.objective.hsic == "normalised")
                 engine = Engine(student, chosen.stages, material, plan.training, run, progress, probe, processes)
@@ -132,33 +116,29 @@ def prune(
                         guard.enter_context(example_free(student, teacher))
                     engine.train()
                 student.eval()
-                lay_out(student, torch.contiguous_format)
+                prepare.lay_out(student, torch.contiguous_format)
                 sparsity = [{**asdict(row), "rate": row.rate} for row in count(student)]
                 if processes.first:
                     about = describe_model(student, loaded.data.classes, loaded.channels)
                     run.save_model(student, {**about, **identity, "threat": asdict(plan.threat), "sparsity": sparsity})
         if not processes.first:
             return Result(student, run.path, {}, [])
-        with resumable(run, progress):
+        with prepare.resumable(run, progress):
             start = time.perf_counter()
             if teacher_scores is None:
                 place = run.path / OF_TEACHER
-                teacher_scores = measure_model(teacher, identity["teacher"], loaded, place, "teacher", progress)
-            pruned = measure_model(student, fingerprint(student), loaded, run.path / OF_MODEL, "pruned model", progress)
+                teacher_scores = prepare.measure_model(teacher, identity["teacher"], loaded, place, "teacher", progress)
+            pruned = prepare.measure_model(
+                student, fingerprint(student), loaded, run.path / OF_MODEL, "pruned model", progress
+            )
             summary = {
-                "method": plan.method,
+                **prepare.training_summary(loaded, engine, processes),
                 "example_free": chosen.example_free,
                 "rate": sparsity[-1]["rate"],
                 "sparsity": sparsity,
-                "seed": plan.training.seed,
-                "device": device_name(loaded.device),
-                "processes": processes.count,
-                "selected_epoch": engine.selected,
-                "training_seconds": engine.seconds,
-                "images": pruned.images,
                 "teacher": dict(teacher_scores),
                 "pruned": dict(pruned),
-                "warnings": [asdict(finding) for finding in pruned.findings],
+                **prepare.evaluation_summary(pruned),
                 "evaluation_seconds": time.perf_counter() - start,
             }
             run.finish(summary)
@@ -195,12 +175,10 @@ def _thaw(student: nn.Module) -> nn.Module:
 def _hash_files(method: type[Method], recipe: Recipe) -> dict[str, str]:
     """Hash the files that a method reads besides teacher and data: they are a part of what the run is."""
     files = {setting: Path(file) for setting, file in method.files(recipe).items()}
-    return {
-        setting: hashlib.sha256(file.read_bytes()).hexdigest() for setting, file in files.items() if file.is_file()
-    }
+    return {setting: hashlib.sha256(file.read_bytes()).hexdigest() for setting, file in files.items() if file.is_file()}
 
 
-def _announce(method: type[Method], loaded: Loaded, material: Material, run: Run, where: str) -> str:
+def _announce(method: type[Method], loaded: prepare.Loaded, material: Material, run: Run, where: str) -> str:
     """Tell a person what is going to be done."""
     recipe = loaded.recipe
     name = "" if recipe.method == "pwoa" else f"{recipe.method}: "
