@@ -1,33 +1,33 @@
-"""Our AutoAttack against pyautoattack 0.2.0, an independent one: robust accuracy and time, on the same images.
+"""Compare our AutoAttack with pyautoattack 0.2.0, an independent one: robust accuracy and time, on the same images.
 
-    python benchmarks/autoattack_oracle.py --models MODELS --mnist MNIST --cifar10 CIFAR10 --n 1000 --out rows.json
+    python -m benchmarks.autoattack_oracle --models MODELS --mnist MNIST --cifar10 CIFAR10 --n 1000 --out rows.json
 
 MODELS is a folder with the checkpoints named in MODELS below; those that are not there are left out. `ours` and
-`oracle` are percent robust accuracy, of each component alone and of the whole; lower is the stronger attack.
-The other one is not a dependency: pip install --no-deps pyautoattack==0.2.0
+`oracle` are robust accuracies in percent, of each component alone and of AutoAttack as a whole (`standard` in the
+rows); the stronger attack leaves the lower one. pyautoattack is no dependency: pip install --no-deps pyautoattack==0.2.0
 
-Its Square is that of the reference AutoAttack, and so is our `square`. They depart from the paper on Square twice. They
-never change the last row and column of an image: corners are from 0 to one less than in the paper. And windows shrink
-by the schedule for 10,000 queries, of which there are 5,000, so that they never become single pixels.
-`--square corners` mends the first in the other's, `--square paper` both, to be compared with our `square-paper`. With
-`paper` that is the same attack in l∞; in l2 ours also makes up for what the box cuts off.
+Its Square is that of the reference AutoAttack, and so is our `square`. Both differ from the paper on Square in two
+ways. They never change the last row and column of an image: corners are from 0 to one less than in the paper. And
+windows shrink by the schedule for 10,000 queries, of which there are 5,000, so that they never become single pixels.
+`--square corners` changes the first in pyautoattack, `--square paper` both; they are compared with our `square-paper`.
+With `paper` the two attacks are the same in l∞; in l2 ours also makes up for what the box cuts off.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
 import torch
-from mnist_networks import kwsmall, lenet5
 from pyautoattack import AutoAttack
 from torch import Tensor, nn
 
 import pwoa
+from benchmarks.mnist_networks import kwsmall, lenet5
+from benchmarks.rows import Row, keep_rows, option_parser
 from pwoa.attacks.autoattack import autoattack
 from pwoa.attacks.gradient import fgsm
 from pwoa.attacks.problem import is_broken
@@ -38,14 +38,11 @@ from pwoa.errors import one_line
 from pwoa.models.architectures.registry import build
 from pwoa.models.checkpoints.files import load_state, read_state
 from pwoa.models.inference import search_model
-from pwoa.storage import save_rows
 from pwoa.threat import Threat
 
 WHOLE = "standard"
 MNIST_THREAT = Threat("linf", 0.3, 0.01)
 CIFAR_THREAT = Threat("linf", 8 / 255, 2 / 255)
-
-
 MODELS: dict[str, tuple[Callable[[], nn.Module], str, str, Threat]] = {
     "smallcnn": (partial(build, "smallcnn", 10, 1), "mnist_smallcnn_TRADES_official_linf0.3.pt", "mnist", MNIST_THREAT),
     "lenet5": (lenet5, "mnist_lenet5_advertorch_pgd_linf0.3.pt", "mnist", MNIST_THREAT),
@@ -57,7 +54,7 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], str, str, Threat]] = {
 
 
 def oracle(model: nn.Module, x: Tensor, labels: Tensor, threat: Threat, attack: str, options: Options) -> Tensor:
-    """Which images it leaves unbroken, run as it comes: with what torch takes for float32."""
+    """Tell which images pyautoattack leaves unbroken, as it comes: with what torch takes for float32."""
     norm = {"linf": "Linf", "l2": "L2"}[threat.norm]
     runner = AutoAttack(model, device=x.device, eps=threat.radius, norm=norm, seed=options.seed)
     runner.square.n_queries = options.queries
@@ -66,35 +63,40 @@ def oracle(model: nn.Module, x: Tensor, labels: Tensor, threat: Threat, attack: 
         runner.square.random_int = lambda low, high: pick(low, high + 1)
     runner.square.rescale_schedule = options.square == "paper"
     runner.attacks_to_run = list(STANDARD) if attack == WHOLE else [attack]
-    found: Tensor = runner.run_standard_evaluation(x, labels, batch_size=options.batch)[0]
-    wrong = [is_broken(model, *part) for part in zip(found.split(500), labels.split(500), strict=True)]
-    return ~torch.cat(wrong)
+    adversarial: Tensor = runner.run_standard_evaluation(x, labels, batch_size=options.batch)[0]
+    broken = [is_broken(model, *part) for part in zip(adversarial.split(500), labels.split(500), strict=True)]
+    return ~torch.cat(broken)
 
 
 def ours(model: nn.Module, x: Tensor, labels: Tensor, threat: Threat, attack: str, options: Options) -> Tensor:
-    """Which images ours leaves unbroken, as `pwoa evaluate` runs it; making the search model is a part of it."""
+    """Tell which images ours leaves unbroken, as `pwoa evaluate` runs it, from making the search model on."""
     names = STANDARD if attack == WHOLE else (attack,)
     if options.square != "as-is":
         names = tuple("square-paper" if name == "square" else name for name in names)
     with exact_float32():
         search = search_model(model, x, batch=options.batch) if options.search == "auto" else None
-        settings = {"attacks": names, "batch": options.batch, "seed": options.seed, "search_model": search}
-        return autoattack(model, x, labels, threat, **settings).robust
+        verdicts = autoattack(
+            model, x, labels, threat, attacks=names, batch=options.batch, seed=options.seed, search_model=search
+        )
+        return verdicts.robust
 
 
 def timed(
     run: Callable[..., Tensor], model: nn.Module, x: Tensor, labels: Tensor, *rest: object
 ) -> tuple[float, float]:
-    """Percent robust accuracy, and seconds."""
-    wait = torch.cuda.synchronize if x.is_cuda else lambda: None
-    wait()
+    """Return robust accuracy in percent, and seconds."""
+    if x.is_cuda:
+        torch.cuda.synchronize()
     start = time.perf_counter()
     robust = run(model, x, labels, *rest)
-    wait()
+    if x.is_cuda:
+        torch.cuda.synchronize()
     return 100 * float(robust.float().mean()), time.perf_counter() - start
 
 
 class Options(argparse.Namespace):
+    """What the command line says."""
+
     models: Path
     mnist: str | None
     cifar10: str | None
@@ -114,15 +116,16 @@ class Options(argparse.Namespace):
     out: Path | None
 
 
-def options() -> Options:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+def parse_options() -> Options:
+    """Read the command line."""
+    parser = option_parser(__doc__)
     parser.add_argument("--models", type=Path, default=Path(), help="the folder with the checkpoints")
     parser.add_argument("--mnist", help="the folder with the official MNIST files")
     parser.add_argument("--cifar10", help="the folder with the official CIFAR-10 files")
     parser.add_argument("--only", nargs="+", choices=MODELS, default=list(MODELS), help="these models")
     parser.add_argument("--attacks", nargs="+", choices=[*STANDARD, "apgd-dlr", WHOLE], default=[*STANDARD, WHOLE])
     parser.add_argument("--norm", choices=["linf", "l2"], default="linf")
-    parser.add_argument("--radius", type=float, help="instead of each model's own; needed for l2")
+    parser.add_argument("--radius", type=float, help="instead of that of each model; needed for l2")
     parser.add_argument("--n", type=int, default=1000)
     parser.add_argument("--skip", type=int, default=0, help="start at this test image")
     parser.add_argument("--batch", type=int, default=500)
@@ -132,15 +135,15 @@ def options() -> Options:
     parser.add_argument("--search", choices=["auto", "float32"], default="auto")
     parser.add_argument("--device", default="auto")
     parser.add_argument("--limit-seconds", type=float, default=float("inf"), help="start no row after this time")
-    parser.add_argument("--out", type=Path, help="a file that holds the rows so far, as a JSON list")
     given = parser.parse_args(namespace=Options())
     if given.norm == "l2" and given.radius is None:
-        parser.error("--norm l2 needs --radius: the models have radii of their own in linf only")
+        parser.error("--norm l2 needs --radius: the models have a radius in linf only")
     return given
 
 
-def rows(given: Options) -> Iterator[dict[str, object]]:
-    device = choose_device(given.device)
+def rows(given: Options) -> Iterator[Row]:
+    """Yield a row for each model and attack."""
+    device, end = choose_device(given.device), time.perf_counter() + given.limit_seconds
     for name in given.only:
         factory, file, data_name, threat = MODELS[name]
         checkpoint = file if file == "embedded" else str(given.models / file)
@@ -151,22 +154,24 @@ def rows(given: Options) -> Iterator[dict[str, object]]:
         model = factory()
         load_state(model, read_state(checkpoint), checkpoint)
         model.eval().to(device)
-        test = pwoa.load_data(data_name, folder=getattr(given, data_name)).test.to(device)
+        test = pwoa.load_data(data_name, data_folder=getattr(given, data_name)).test.to(device)
         x, labels = test.batch(torch.arange(given.skip, given.skip + given.n, device=device))
-        fgsm(model, x[: given.batch], labels[: given.batch], threat)  # the first pass, and its backward, are slow
+        fgsm(model, x[: given.batch], labels[: given.batch], threat)  # the first passes are slow
         for attack in given.attacks:
-            mine, my_seconds = timed(ours, model, x, labels, threat, attack, given)
-            its, its_seconds = timed(oracle, model, x, labels, threat, attack, given)
+            if time.perf_counter() > end:
+                return
+            our_accuracy, our_seconds = timed(ours, model, x, labels, threat, attack, given)
+            oracle_accuracy, oracle_seconds = timed(oracle, model, x, labels, threat, attack, given)
             yield {
                 "model": name,
                 "attack": attack,
                 "norm": threat.norm,
                 "radius": round(threat.radius, 6),
                 "n": given.n,
-                "ours": round(mine, 3),
-                "oracle": round(its, 3),
-                "seconds_ours": round(my_seconds, 2),
-                "seconds_oracle": round(its_seconds, 2),
+                "ours": round(our_accuracy, 3),
+                "oracle": round(oracle_accuracy, 3),
+                "seconds_ours": round(our_seconds, 2),
+                "seconds_oracle": round(oracle_seconds, 2),
                 "queries": given.queries,
                 "batch": given.batch,
                 "square": given.square,
@@ -178,17 +183,11 @@ def rows(given: Options) -> Iterator[dict[str, object]]:
 
 @one_line()
 def main() -> None:
-    given = options()
+    """Compare on every model that is there."""
+    given = parse_options()
     ROUNDS["square"] = partial(square_rounds, queries=given.queries)
     ROUNDS["square-paper"] = partial(square_rounds, queries=given.queries, paper=True)
-    start, done = time.perf_counter(), []
-    for row in rows(given):
-        print(json.dumps(row), flush=True)
-        done.append(row)
-        if given.out:
-            save_rows(given.out, done)
-        if time.perf_counter() - start > given.limit_seconds:
-            break
+    keep_rows(rows(given), given.out)
 
 
 if __name__ == "__main__":

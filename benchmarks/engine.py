@@ -1,6 +1,6 @@
-"""What the engine promises: fast agrees with exact, a killed run resumes, the paper's whole run takes minutes.
+"""Check what the engine promises: fast agrees with exact, a killed run resumes, the paper's whole run takes minutes.
 
-    python benchmarks/engine.py --checkpoint resnet18.pt --folder CIFAR10 --out rows.json
+    python -m benchmarks.engine --checkpoint resnet18.pt --data-folder CIFAR10 --out rows.json
 
 Parts, each on CIFAR-10 with a robust ResNet-18, rate 4, HSIC on, and batches of 512 (four groups of 128):
 agreement  the same seed in mode `exact` (float32) and `fast`: mean loss of the first epoch, accuracy at the end
@@ -12,25 +12,27 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import json
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pwoa
+from benchmarks.rows import Row, cifar10_parser, keep_rows, rounded
 from pwoa.data.images import Data
 from pwoa.errors import one_line
 from pwoa.progress import Progress
-from pwoa.storage import save_rows
+from pwoa.runs.prepare import Result
 
-LARGER_BATCH = {"training.batch": 512, "search.learning_rate": 0.03, "finetune.learning_rate": 0.015}
+PARTS = ("agreement", "resume", "whole")
+BATCH = 512
+LARGER_BATCH = {"training.batch": BATCH, "search.learning_rate": 0.03, "finetune.learning_rate": 0.015}
 """Four times the published batch of 128, and three times its learning rates."""
 
 
 class Killed(Progress):
-    """Interrupts a run when so many steps are done."""
+    """Interrupts a run when a number of steps is done."""
 
     def __init__(self, steps: int) -> None:
         self.left = steps
@@ -42,11 +44,11 @@ class Killed(Progress):
 
 
 class Bench:
-    """Prunes one teacher again and again."""
+    """Prunes one teacher with many settings; each part yields rows."""
 
     def __init__(self, given: argparse.Namespace, scratch: Path) -> None:
         self.given, self.scratch = given, scratch
-        self.data = pwoa.load_data("cifar10", folder=given.folder)
+        self.data = pwoa.load_data("cifar10", data_folder=given.data_folder)
         self.shared = {
             **LARGER_BATCH,
             "training.device": given.device,
@@ -54,17 +56,20 @@ class Bench:
             "evaluation.images": given.test_images,
         }
 
-    def prune(self, name: str, data: Data, progress: Progress | None = None, **settings: Any) -> Any:
-        teacher = pwoa.load_model("resnet18", self.given.checkpoint, data)
+    def prune(self, name: str, data: Data, progress: Progress | None = None, **settings: Any) -> Result:
+        """Prune in a folder of that name; settings as `section__key=value`."""
+        teacher = pwoa.load_model("resnet18", data, checkpoint=self.given.checkpoint)
         changes = self.shared | {key.replace("__", "."): value for key, value in settings.items()}
         return pwoa.prune(
             teacher, data, recipe="cifar10", settings=changes, folder=self.scratch / name, progress=progress, force=True
         )
 
     def first(self, images: int) -> Data:
+        """Return the data with the first training images only."""
         return Data("cifar10", self.data.train.first(images), self.data.test, self.data.classes)
 
-    def agreement(self) -> Iterator[dict[str, object]]:
+    def agreement(self) -> Iterator[Row]:
+        """Compare the two modes."""
         search, finetune = self.given.epochs
         for mode in ("exact", "fast"):
             run = self.prune(
@@ -75,16 +80,17 @@ class Bench:
                 "mode": mode,
                 "epochs": f"{search} + {finetune}",
                 "first_epoch_loss": round(run.metrics[0]["train"]["loss"], 5),
-                **{name: round(value, 2) for name, value in run.summary["pruned"].items()},
+                **rounded(run.summary["pruned"]),
                 "images": run.summary["images"],
                 "training_seconds": round(run.summary["training_seconds"], 1),
                 "device": run.summary["device"],
             }
 
-    def resume(self) -> Iterator[dict[str, object]]:
+    def resume(self) -> Iterator[Row]:
+        """Compare runs that were killed and resumed with one that was not."""
         data = self.first(self.given.resume_images)
         short = {"search__epochs": 2, "finetune__epochs": 2, "data__validation": 512, "training__checkpoint_seconds": 0}
-        steps = (len(data.train) - 512) // LARGER_BATCH["training.batch"]
+        steps = (len(data.train) - 512) // BATCH
         for mode in ("exact", "fast"):
             whole = self.prune(f"whole-{mode}", data, training__mode=mode, **short)
             weights = (whole.folder / "model.safetensors").read_bytes()
@@ -104,7 +110,8 @@ class Bench:
                     "device": again.summary["device"],
                 }
 
-    def whole(self) -> Iterator[dict[str, object]]:
+    def whole(self) -> Iterator[Row]:
+        """Time the paper's whole run."""
         start = time.perf_counter()
         run = self.prune("paper", self.data, training__mode=self.given.mode)
         epochs = [line["seconds"] for line in run.metrics]
@@ -117,8 +124,8 @@ class Bench:
             "training_seconds": round(run.summary["training_seconds"], 1),
             "first_epoch_seconds": round(epochs[0], 1),
             "median_epoch_seconds": round(sorted(epochs)[len(epochs) // 2], 3),
-            "teacher": {name: round(value, 2) for name, value in run.summary["teacher"].items()},
-            **{name: round(value, 2) for name, value in run.summary["pruned"].items()},
+            "teacher": rounded(run.summary["teacher"]),
+            **rounded(run.summary["pruned"]),
             "images": run.summary["images"],
             "device": run.summary["device"],
         }
@@ -126,31 +133,19 @@ class Bench:
 
 @one_line()
 def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    """Run the parts asked for."""
+    parser = cifar10_parser(__doc__)
     parser.add_argument("--checkpoint", required=True, help="a robust ResNet-18 for CIFAR-10")
-    parser.add_argument("--folder", help="the official CIFAR-10 files")
-    parser.add_argument("--parts", nargs="+", default=["agreement", "resume", "whole"])
+    parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS)
     parser.add_argument("--epochs", nargs=2, type=int, default=[3, 5], help="of the agreement")
     parser.add_argument("--resume-images", type=int, default=6656)
     parser.add_argument("--test-images", type=int, default=0, help="0: all")
     parser.add_argument("--mode", default="auto", help="of the whole run")
-    parser.add_argument("--device", default="auto")
-    parser.add_argument("--out", type=Path, help="a file that holds the rows so far, as a JSON list")
     given = parser.parse_args()
-    done: list[dict[str, object]] = []
     with tempfile.TemporaryDirectory() as scratch:
         bench = Bench(given, Path(scratch))
-        parts: dict[str, Callable[[], Iterator[dict[str, object]]]] = {
-            "agreement": bench.agreement,
-            "resume": bench.resume,
-            "whole": bench.whole,
-        }
         for part in given.parts:
-            for row in parts[part]():
-                print(json.dumps(row), flush=True)
-                done.append(row)
-                if given.out:
-                    save_rows(given.out, done)
+            keep_rows(getattr(bench, part)(), given.out)
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
-"""What HSIC of bfloat16 activations loses: values and gradients against float64, layer by layer, on a real network.
+"""Measure what HSIC of bfloat16 activations loses: values and gradients against float64, in each layer of a ResNet-18.
 
-    python benchmarks/hsic_error.py --checkpoint resnet18.pt --folder CIFAR10 --out rows.json
+    python -m benchmarks.hsic_error --checkpoint resnet18.pt --data-folder CIFAR10 --out rows.json
 
-Every way starts from the same activations, rounded to bfloat16. Rows: `layer`, `dtype` (of the products), and relative
+All start from the same activations, rounded to bfloat16. A row has the layer, the dtype of the products, and relative
 errors of HSIC(X, Z) and HSIC(Y, Z) (`value_x`, `value_y`) and of their gradients (`gradient_x`, `gradient_y`). A
 gradient in bfloat16 is rounded to 2⁻⁹ at best, which is 0.0022 in this norm.
 """
@@ -10,33 +10,32 @@ gradient in bfloat16 is rounded to 2⁻⁹ at best, which is 0.0022 in this norm
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Iterator
-from pathlib import Path
 
 import torch
 from torch import Tensor
 
 import pwoa
+from benchmarks.rows import Row, cifar10_parser, keep_rows
 from pwoa.devices import choose_device, device_name
 from pwoa.errors import one_line
 from pwoa.models.hidden import hidden_points, recording
 from pwoa.objectives.hsic import bottleneck
-from pwoa.storage import save_rows
 
 
 def measured(x: Tensor, y: Tensor, z: Tensor, dtype: torch.dtype) -> list[Tensor]:
-    """HSIC(X, Z), HSIC(Y, Z) and their gradients, in float64."""
+    """Return HSIC(X, Z), HSIC(Y, Z) and their gradients, in float64."""
     z = z.to(dtype).requires_grad_()
-    found = bottleneck(x.to(dtype) if dtype == torch.float64 else x, y, [z])
-    gradients = [torch.autograd.grad(value.sum(), z, retain_graph=True)[0] for value in found]
-    return [value.detach().double() for value in (*found, *gradients)]
+    values = bottleneck(x.to(dtype) if dtype == torch.float64 else x, y, [z])
+    gradients = [torch.autograd.grad(value.sum(), z, retain_graph=True)[0] for value in values]
+    return [value.detach().double() for value in (*values, *gradients)]
 
 
-def rows(given: argparse.Namespace) -> Iterator[dict[str, object]]:
+def rows(given: argparse.Namespace) -> Iterator[Row]:
+    """Yield a row for each layer and dtype."""
     device = choose_device(given.device)
-    data = pwoa.load_data("cifar10", folder=given.folder).to(device)
-    model = pwoa.load_model("resnet18", given.checkpoint, data).to(device)
+    data = pwoa.load_data("cifar10", data_folder=given.data_folder).to(device)
+    model = pwoa.load_model("resnet18", data, checkpoint=given.checkpoint).to(device)
     x, y = data.test.batch(torch.arange(given.images, device=device))
     points = hidden_points(model, x[:2])
     with torch.no_grad(), recording(model, points) as hidden:
@@ -55,19 +54,12 @@ def rows(given: argparse.Namespace) -> Iterator[dict[str, object]]:
 
 @one_line()
 def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    """Measure every layer."""
+    parser = cifar10_parser(__doc__)
     parser.add_argument("--checkpoint", required=True, help="a ResNet-18 for CIFAR-10")
-    parser.add_argument("--folder", help="the official CIFAR-10 files")
     parser.add_argument("--images", type=int, default=256)
-    parser.add_argument("--device", default="auto")
-    parser.add_argument("--out", type=Path)
     given = parser.parse_args()
-    done = []
-    for row in rows(given):
-        print(json.dumps(row), flush=True)
-        done.append(row)
-    if given.out:
-        save_rows(given.out, done)
+    keep_rows(rows(given), given.out)
 
 
 if __name__ == "__main__":

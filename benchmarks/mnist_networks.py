@@ -8,7 +8,7 @@ from torch import nn
 
 
 def lenet5() -> nn.Module:
-    """The MNIST network of advertorch."""
+    """Build the MNIST network of advertorch."""
     layers = OrderedDict(
         conv1=nn.Conv2d(1, 32, 3, padding=1),
         relu1=nn.ReLU(),
@@ -25,7 +25,7 @@ def lenet5() -> nn.Module:
 
 
 def kwsmall() -> nn.Module:
-    """The small MNIST network of Wong & Kolter."""
+    """Build the small MNIST network of Wong & Kolter."""
     return nn.Sequential(
         nn.Conv2d(1, 16, 4, stride=2, padding=1),
         nn.ReLU(),

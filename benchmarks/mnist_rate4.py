@@ -1,62 +1,64 @@
-"""The paper's claim on MNIST: the embedded LeNet, 4× smaller, by cross-entropy and by PwoA.
+"""Measure the paper's claim on MNIST: the embedded LeNet, 4× smaller, by cross-entropy and by PwoA.
 
-    python benchmarks/mnist_rate4.py --folder MNIST_FOLDER > results/mnist-rate4.json
+    python -m benchmarks.mnist_rate4 --data-folder MNIST --out results/mnist-rate4.json
 
-Runs the preset `mnist` (the paper's parameters) on the full data set; prints one row a model and seed.
+Runs the preset `mnist`, which has the paper's parameters, on the full data set; a row for each model and seed.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import sys
+from collections.abc import Iterator, Mapping
 
 import pwoa
+from benchmarks.rows import Row, keep_rows, option_parser, rounded
 from pwoa.demo import NAIVE
 from pwoa.errors import one_line
 from pwoa.progress import ConsoleProgress, Progress
-from pwoa.storage import rows_text
 
 COLUMNS = ("natural", "fgsm", "pgd10", "pgd20", "cw")
 
 
-@one_line()
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--folder", help="the official MNIST files (default: as `pwoa data get mnist` finds them)")
-    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
-    parser.add_argument("--runs", default="runs/mnist-rate4")
-    parser.add_argument("--recipe", default="mnist")
-    parser.add_argument("--set", action="append", default=[], dest="settings")
-    options = parser.parse_args()
-
+def rows(options: argparse.Namespace) -> Iterator[Row]:
+    """Yield for each seed the rows of the teacher, of naive pruning and of PwoA."""
     progress = ConsoleProgress() if sys.stdout.isatty() else Progress()
     recipe = pwoa.load_recipe(options.recipe).with_settings(options.settings)
-    if options.folder:
-        recipe = recipe.with_settings({"data.folder": options.folder})
-    rows = []
+    if options.data_folder:
+        recipe = recipe.with_settings({"data.folder": options.data_folder})
     for seed in options.seeds:
         teacher: dict[str, float] | None = None
         for name, settings in (("ce", NAIVE), ("pwoa", {})):
-            result = pwoa.prune(
+            summary = pwoa.prune(
                 recipe=recipe,
                 settings={**settings, "training.seed": seed},
                 folder=f"{options.runs}/{name}-{seed}",
                 teacher_scores=teacher,
                 progress=progress,
-            )
-            found = result.summary
+            ).summary
+            device = summary["device"]
             if teacher is None:
-                teacher = found["teacher"]
-                rows.append(_row("teacher", seed, found["teacher"], rate=1.0, seconds=0.0, device=found["device"]))
-            seconds = round(found["training_seconds"], 1)
-            rows.append(_row(name, seed, found["pruned"], rate=found["rate"], seconds=seconds, device=found["device"]))
-            print(json.dumps(rows[-1]), file=sys.stderr, flush=True)
-    print(rows_text(rows), end="")
+                teacher = summary["teacher"]
+                yield _row("teacher", seed, summary["teacher"], rate=1.0, seconds=0.0, device=device)
+            seconds = round(summary["training_seconds"], 1)
+            yield _row(name, seed, summary["pruned"], rate=summary["rate"], seconds=seconds, device=device)
 
 
-def _row(model: str, seed: int, scores: dict[str, float], **rest: object) -> dict[str, object]:
-    return {"model": model, "seed": seed, **{column: round(scores[column], 2) for column in COLUMNS}, **rest}
+def _row(model: str, seed: int, accuracies: Mapping[str, float], **rest: object) -> Row:
+    return {"model": model, "seed": seed, **rounded({column: accuracies[column] for column in COLUMNS}), **rest}
+
+
+@one_line()
+def main() -> None:
+    """Prune with every seed."""
+    parser = option_parser(__doc__)
+    parser.add_argument("--data-folder", help="the official MNIST files (default: as `pwoa data get mnist` finds them)")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    parser.add_argument("--runs", default="runs/mnist-rate4")
+    parser.add_argument("--recipe", default="mnist")
+    parser.add_argument("--set", action="append", default=[], dest="settings", metavar="SECTION.KEY=VALUE")
+    options = parser.parse_args()
+    keep_rows(rows(options), options.out)
 
 
 if __name__ == "__main__":

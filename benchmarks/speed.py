@@ -1,22 +1,20 @@
-"""Seconds for an epoch of distillation with ADMM: a loop as the released code has it against this engine, in one run.
+"""Time an epoch of distillation with ADMM: this engine against a loop as the released code has it, in one run.
 
-    python benchmarks/speed.py --folder CIFAR10 --networks resnet18 wrn-34-10 --batches 128 512 1024 --out rows.json
+    python -m benchmarks.speed --data-folder CIFAR10 --networks resnet18 wrn-34-10 --batches 128 512 1024 --out rows.json
 
 The baseline is written anew from a description of how the code released with the paper works: float32, batches of 128
 from a loader, the teacher a part of the graph (so that the backward pass goes through it too), the ADMM penalty through
 autograd, HSIC on the CPU with four inverses a layer, a synchronisation each step. Its epoch is extrapolated from
 `--baseline-steps` steps. Ours are whole epochs of `pwoa.prune` after a first one that compiles; with `--images` both
-are scaled up from an epoch of so many. `peak_fraction` is the share of the measured bfloat16 matrix product.
+are scaled up from an epoch of that many. `peak_fraction` is the share of the measured bfloat16 matrix product.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import tempfile
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -25,13 +23,13 @@ from torch.nn import functional as F
 from torch.utils.data import DataLoader, Dataset
 
 import pwoa
+from benchmarks.rows import Row, cifar10_parser, keep_rows
 from pwoa.data.images import Data, Images
 from pwoa.devices import choose_device, device_name
 from pwoa.errors import one_line
 from pwoa.models.architectures.registry import build
 from pwoa.models.hidden import hidden_points, recording
 from pwoa.sparsity.constraint import prunable
-from pwoa.storage import load_rows, save_rows
 
 
 class Augmented(Dataset[tuple[Tensor, int]]):
@@ -50,7 +48,7 @@ class Augmented(Dataset[tuple[Tensor, int]]):
 
 
 def hsic_on_the_cpu(a: Tensor, b: Tensor) -> Tensor:
-    """The normalised estimate of two kernels, each inverted anew."""
+    """Return the normalised estimate of two kernels, each inverted anew."""
     n = len(a)
     centring = torch.eye(n) - 1 / n
     ratios = [(k @ centring) @ torch.inverse(k @ centring + 1e-5 * n * torch.eye(n)) for k in (a, b)]
@@ -58,13 +56,14 @@ def hsic_on_the_cpu(a: Tensor, b: Tensor) -> Tensor:
 
 
 def kernel_on_the_cpu(z: Tensor) -> Tensor:
+    """Return the Gaussian kernel of a batch."""
     z = z.flatten(1).float().cpu()
     norms = (z * z).sum(1)
     return torch.exp(-(norms[:, None] + norms[None] - 2 * z @ z.T).abs() / (2 * 25 * z.shape[1]))
 
 
 def baseline(network: str, data: Data, hsic: bool, steps: int, device: torch.device) -> float:
-    """Seconds for an epoch, from `steps` steps after three."""
+    """Return the seconds for an epoch, from `steps` steps after three."""
     student, teacher = (build(network, data.classes, 3).to(device) for _ in range(2))
     teacher.eval()
     weights = prunable(student)
@@ -98,7 +97,7 @@ def baseline(network: str, data: Data, hsic: bool, steps: int, device: torch.dev
 
 
 def ours(network: str, data: Data, hsic: bool, batch: int, mode: str, epochs: int, device: torch.device) -> float:
-    """Seconds for an epoch of the search, after one that compiles."""
+    """Return the seconds for an epoch of the search, after one that compiles."""
     settings: dict[str, Any] = {
         "search.epochs": epochs,
         "finetune.epochs": 1,
@@ -120,23 +119,23 @@ def ours(network: str, data: Data, hsic: bool, batch: int, mode: str, epochs: in
 
 
 def flops(network: str, classes: int) -> float:
-    """Of a distillation step, an image: the teacher forward, the student forward and backward."""
-    model, found = build(network, classes, 3).eval(), [0.0]
+    """Count the operations of a distillation step for an image: teacher forward, student forward and backward."""
+    model, operations = build(network, classes, 3).eval(), [0.0]
 
     def count(layer: nn.Module, args: tuple[Tensor, ...], output: Tensor) -> None:
         weight = layer.get_parameter("weight")
-        found[0] += 2.0 * weight.numel() * output[0].numel() / weight.shape[0]
+        operations[0] += 2.0 * weight.numel() * output[0].numel() / weight.shape[0]
 
     for layer in model.modules():
         if isinstance(layer, (nn.Conv2d, nn.Linear)):
             layer.register_forward_hook(count)
     with torch.no_grad():
         model(torch.zeros(1, 3, 32, 32))
-    return 4 * found[0]
+    return 4 * operations[0]
 
 
 def peak(device: torch.device) -> float:
-    """Floating-point operations a second of a large matrix product."""
+    """Measure floating-point operations per second of a large matrix product."""
     size, dtype = (8192, torch.bfloat16) if device.type == "cuda" else (1024, torch.float32)
     a, b = (torch.randn(size, size, device=device, dtype=dtype) for _ in range(2))
     best = 0.0
@@ -149,9 +148,10 @@ def peak(device: torch.device) -> float:
     return best
 
 
-def rows(given: argparse.Namespace) -> Iterator[dict[str, object]]:
+def rows(given: argparse.Namespace) -> Iterator[Row]:
+    """Yield a row for each network, loop, mode and batch, without and with HSIC."""
     device = choose_device(given.device)
-    whole = pwoa.load_data("cifar10", folder=given.folder)
+    whole = pwoa.load_data("cifar10", data_folder=given.data_folder)
     data = Data("cifar10", whole.train.first(given.images or len(whole.train)), whole.test, whole.classes)
     top = peak(device)
     for network in given.networks:
@@ -174,23 +174,16 @@ def _figures(seconds: float, work: float, top: float) -> dict[str, float]:
 
 @one_line()
 def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--folder", help="the official CIFAR-10 files")
+    """Time every network."""
+    parser = cifar10_parser(__doc__)
     parser.add_argument("--networks", nargs="+", default=["resnet18", "wrn-34-10"])
     parser.add_argument("--batches", nargs="+", type=int, default=[128, 512, 1024])
     parser.add_argument("--modes", nargs="+", default=["fast"])
     parser.add_argument("--epochs", type=int, default=3, help="of ours, of which the first compiles")
     parser.add_argument("--baseline-steps", type=int, default=40)
-    parser.add_argument("--images", type=int, default=0, help="only the first so many training images")
-    parser.add_argument("--device", default="auto")
-    parser.add_argument("--out", type=Path, help="a JSON list to which rows are added")
+    parser.add_argument("--images", type=int, default=0, help="only the first training images, as many as this")
     given = parser.parse_args()
-    done = load_rows(given.out) if given.out else []
-    for row in rows(given):
-        print(json.dumps(row), flush=True)
-        done.append(row)
-        if given.out:
-            save_rows(given.out, done)
+    keep_rows(rows(given), given.out)
 
 
 if __name__ == "__main__":

@@ -1,13 +1,13 @@
-"""Robust teachers from scratch: a preset, or variants of it, one row each.
+"""Train robust teachers from scratch: a preset, or variants of it, one row each.
 
-    python benchmarks/teachers.py --recipe teacher-cifar10 --folder CIFAR10 --out results/teachers.json
-    python benchmarks/teachers.py --recipe teacher-cifar10 --folder CIFAR10 --out tries.json --minutes 10 \
+    python -m benchmarks.teachers --recipe teacher-cifar10 --data-folder CIFAR10 --out results/teachers.json
+    python -m benchmarks.teachers --recipe teacher-cifar10 --data-folder CIFAR10 --out tries.json --minutes 10 \
         --set pretrain.epochs=7 --variants "cold:pretrain.warmup=0" "warm:pretrain.warmup=2"
 
-A variant is a name, and after a colon what it changes, with commas between. Rows are saved after every training; those
-there already by name are skipped, and no training begins after `--minutes`. `seconds` is all from loading the data to
-the last attack on the test images. A training that was killed goes on in its folder under `--runs`; its seconds are
-then those of the part that is left.
+A variant is a name, and after a colon the settings it changes, with commas between. Rows are saved after every
+training. Names that are in the file already are skipped, and no training begins after `--minutes`. `seconds` counts from
+loading the data to the last attack on the test images. A training that was killed goes on in its folder under `--runs`;
+its seconds are then those of the part that was left.
 """
 
 from __future__ import annotations
@@ -15,39 +15,43 @@ from __future__ import annotations
 import argparse
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import pwoa
+from benchmarks.rows import Row, keep_rows, option_parser, rounded
 from pwoa.errors import one_line
 from pwoa.progress import ConsoleProgress, Progress
 from pwoa.runs.folder import Run
-from pwoa.storage import load_rows, save_rows
+from pwoa.storage import load_rows
 
 ATTACKS = ("natural", "pgd20", "cw")
 
 
 @one_line()
 def main(words: Sequence[str] | None = None, progress: Progress | None = None) -> None:
-    options, progress = _options(words), progress or ConsoleProgress()
+    """Train every variant that has no row yet."""
+    options = _options(words)
+    keep_rows(rows(options, progress or ConsoleProgress()), options.out)
+
+
+def rows(options: argparse.Namespace, progress: Progress) -> Iterator[Row]:
+    """Yield a row for each variant that the file does not have, as far as the time goes."""
     began = time.monotonic()
-    rows = load_rows(options.out)
+    present = {row["name"] for row in load_rows(options.out)}
     for variant in options.variants or [options.recipe]:
         name, _, changes = variant.partition(":")
-        if any(row["name"] == name for row in rows):
+        if name in present:
             continue
         if time.monotonic() - began > 60 * options.minutes:
             progress.say(f"{options.minutes:g} minutes are over; stopped before {name}")
             return
-        rows.append(train(name, [*options.settings, *filter(None, changes.split(","))], options, progress))
-        save_rows(options.out, rows)
-        progress.say(json.dumps(rows[-1]))
+        yield train(name, [*options.settings, *filter(None, changes.split(","))], options, progress)
 
 
-def train(name: str, settings: list[str], options: argparse.Namespace, progress: Progress) -> dict[str, Any]:
-    """Train one teacher; its row."""
-    given = [*settings, *([f"data.folder={json.dumps(options.folder)}"] if options.folder else [])]
+def train(name: str, settings: list[str], options: argparse.Namespace, progress: Progress) -> Row:
+    """Train one teacher and return its row."""
+    given = [*settings, *([f"data.folder={json.dumps(options.data_folder)}"] if options.data_folder else [])]
     recipe = pwoa.load_recipe(options.recipe).with_settings({"evaluation.attacks": ATTACKS}).with_settings(given)
     start, folder = time.monotonic(), options.runs / name.replace(" ", "-")
     summary = pwoa.pretrain(recipe=recipe, folder=folder, progress=progress).summary
@@ -55,7 +59,7 @@ def train(name: str, settings: list[str], options: argparse.Namespace, progress:
     return {
         "name": name,
         **{key: summary[key] for key in ("dataset", "architecture", "method", "epochs")},
-        **{key: round(value, 2) for key, value in summary["accuracy"].items()},
+        **rounded(summary["accuracy"]),
         "seconds": round(time.monotonic() - start, 1),
         "images": summary["images"],
         "selected_epoch": summary["selected_epoch"],
@@ -67,13 +71,13 @@ def train(name: str, settings: list[str], options: argparse.Namespace, progress:
 
 
 def _options(words: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser = option_parser(__doc__)
+    parser.set_defaults(out=Path("runs/teachers/rows.json"))
     parser.add_argument("--recipe", default="teacher-cifar10", help="the preset that all start from")
-    parser.add_argument("--folder", help="the data set's official files")
+    parser.add_argument("--data-folder", help="the data set's official files")
     parser.add_argument("--variants", nargs="+", metavar="NAME:KEY=VALUE,…", help="default: the preset as it is")
     parser.add_argument("--set", action="append", default=[], dest="settings", metavar="SECTION.KEY=VALUE")
     parser.add_argument("--minutes", type=float, default=60.0, help="no training begins after this time")
-    parser.add_argument("--out", type=Path, required=True, help="the rows, as JSON")
     parser.add_argument("--runs", type=Path, default=Path("runs/teachers"))
     return parser.parse_args(words)
 

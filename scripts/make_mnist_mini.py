@@ -56,7 +56,7 @@ def write(split: Split, names: tuple[str, ...]) -> None:
 def main() -> None:
     if len(sys.argv) != 2:
         raise SystemExit(__doc__)
-    mnist = load_data("mnist", folder=sys.argv[1])
+    mnist = load_data("mnist", data_folder=sys.argv[1])
     TARGET.mkdir(exist_ok=True)
     write(first_of_each_class(mnist.train, 1000), IDX_TRAIN)
     write(first_of_each_class(mnist.test, 200), IDX_TEST)

@@ -1,0 +1,1 @@
+"""What made the files in results/: each module is a script, run from the root as `python -m benchmarks.NAME --help`."""

@@ -1,0 +1,43 @@
+"""What all scripts share: the first options, and rows that are printed and saved as they come."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from pwoa.storage import load_rows, save_rows
+
+Row = dict[str, Any]
+
+
+def option_parser(doc: str | None) -> argparse.ArgumentParser:
+    """Return a parser that has `--out`, and the first line of a module's text as its description."""
+    parser = argparse.ArgumentParser(description=(doc or "").partition("\n")[0])
+    parser.add_argument("--out", type=Path, help="a JSON file; the rows are added to those it has")
+    return parser
+
+
+def cifar10_parser(doc: str | None) -> argparse.ArgumentParser:
+    """Return a parser for a script that runs on CIFAR-10, on one device."""
+    parser = option_parser(doc)
+    parser.add_argument("--data-folder", help="the official CIFAR-10 files")
+    parser.add_argument("--device", default="auto")
+    return parser
+
+
+def keep_rows(rows: Iterable[Row], out: Path | None) -> None:
+    """Print each row when it is there, and save it behind the rows of a file."""
+    saved = load_rows(out) if out else []
+    for row in rows:
+        print(json.dumps(row), flush=True)
+        saved.append(row)
+        if out:
+            save_rows(out, saved)
+
+
+def rounded(accuracies: Mapping[str, float], prefix: str = "") -> dict[str, float]:
+    """Return accuracies as rows have them, with two decimals."""
+    return {prefix + name: round(value, 2) for name, value in accuracies.items()}

@@ -1,0 +1,177 @@
+"""The tables of the documents, built from the rows in results/."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from benchmarks.comparison import competition_table, published_table
+from pwoa.errors import counted
+from pwoa.report.table import attack_name, markdown
+from pwoa.storage import load_rows
+from pwoa.sweep.rows import COLUMNS, TEACHER, mean_and_deviation, spread
+
+Row = Mapping[str, Any]
+
+_MNIST_COLUMNS = ("natural", "fgsm", "pgd10", "pgd20", "cw")
+_MNIST_MODELS = {TEACHER: "teacher (dense)", "ce": "naive (cross-entropy)", "pwoa": "PwoA"}
+
+
+def with_tables(text: str, results: Path) -> str:
+    """Return a document with what stands between `<!-- measured: NAME -->` and `<!-- /measured -->` made anew."""
+
+    def block(match: re.Match[str]) -> str:
+        file, table = TABLES[match[1]]
+        return f"<!-- measured: {match[1]} -->\n{table(results / file)}\n<!-- /measured -->"
+
+    return re.sub(r"<!-- measured: (\w+) -->.*?<!-- /measured -->", block, text, flags=re.DOTALL)
+
+
+def mnist_table(path: Path) -> str:
+    """Return the pruned LeNets on MNIST, mean ± standard deviation over the seeds."""
+    rows = load_rows(path)
+    seeds = len({row["seed"] for row in rows})
+    head = ["model", "rate", *(attack_name(column) for column in _MNIST_COLUMNS)]
+    lines = []
+    for model, name in _MNIST_MODELS.items():
+        of_model = [row for row in rows if row["model"] == model]
+        accuracies = (mean_and_deviation([row[column] for row in of_model]) for column in _MNIST_COLUMNS)
+        lines.append([name, f"{of_model[0]['rate']:.4g}", *accuracies])
+    return (
+        f"LeNet on the full MNIST, l∞ 0.3, rate 4, preset `mnist` (50 + 20 epochs), 10,000 test images, "
+        f"{seeds} seeds, {rows[0]['device']}; accuracy in percent, mean ± standard deviation:\n\n"
+        + markdown(head, lines)
+    )
+
+
+def oracle_table(path: Path) -> str:
+    """Return robust accuracies by AutoAttack and its components, ours / the oracle's, a line for each model.
+
+    Of what was measured more than once, the last row is shown.
+    """
+    rows = load_rows(path)
+    compared = [row for row in rows if row["oracle"] is not None and row["n"] >= 1000 and not row["seed"]]
+    alike = [row for row in compared if _has_reference_square(row)]
+    attacks = list(dict.fromkeys(row["attack"] for row in alike))
+    head = ["model", "device", *map(_attack_name, attacks)]
+    lines = []
+    for model, device in dict.fromkeys((row["model"], row["device"]) for row in alike):
+        by_attack = {row["attack"]: row for row in alike if (row["model"], row["device"]) == (model, device)}
+        lines.append([model, device, *(_pair(by_attack.get(attack)) for attack in attacks)])
+    paper = "; ".join(
+        f"{_attack_name(row['attack'])} on {row['model']}, {row['device']}: {_pair(row)}"
+        for row in compared
+        if row.get("square") == "paper"
+    )
+    paper = f" With the Square of its paper on both sides (ours is `square-paper`): {paper}." if paper else ""
+    whole = [row for row in rows if row["oracle"] is None][-1]
+    return (
+        "Robust accuracy in percent, ours / pyautoattack 0.2.0, on the same 1,000 test images (seed 0). In brackets: how "
+        "many times faster ours was in the same run. Of what was measured twice, the last is shown:\n\n"
+        + markdown(head, lines)
+        + "\n\nSquare, alone and in AutoAttack, is that of the reference AutoAttack on both sides: its windows do not "
+        f"shrink to single pixels within 5,000 queries, and do not reach the last row and column.{paper}\n\n"
+        f"All {whole['n']:,} test images of CIFAR-10, {whole['model']}, {whole['device']}: {whole['ours']:.2f} % in "
+        f"{whole['seconds_ours']:.0f} s."
+    )
+
+
+def engine_table(path: Path) -> str:
+    """Return the two modes of the engine side by side, and the paper's whole run."""
+    rows = load_rows(path)
+    head = ["mode", "loss, first epoch", "natural", "PGD-20", "training"]
+    lines = []
+    modes = [row for row in rows if row["part"] == "agreement"]
+    for row in modes:
+        seconds = f"{row['training_seconds']:.0f} s"
+        lines.append([row["mode"], f"{row['first_epoch_loss']:.4f}", f"{row['natural']}", f"{row['pgd20']}", seconds])
+    (whole,) = (row for row in rows if row["part"] == "whole")
+    teacher = whole["teacher"]
+    return (
+        f"ResNet-18 on CIFAR-10, rate 4, with HSIC, batches of 512, {modes[0]['epochs']} epochs from the same seed, "
+        f"{modes[0]['images']:,} test images, {modes[0]['device']}:\n\n" + markdown(head, lines) + "\n\n"
+        f"The paper's {whole['epochs']} epochs take {whole['seconds']:.0f} s in mode {whole['mode']}, from loading the "
+        "teacher to PGD-20 on all test images. Batches are of 512 instead of 128, at three times the paper's learning "
+        f"rates. The first epoch, in which the network is compiled, takes {whole['first_epoch_seconds']:.0f} s, the "
+        f"others {whole['median_epoch_seconds']:.2f} s each. Natural accuracy is {whole['natural']} % (teacher: "
+        f"{teacher['natural']} %), under PGD-20 {whole['pgd20']} % (teacher: {teacher['pgd20']} %)."
+    )
+
+
+def speed_table(path: Path) -> str:
+    """Return seconds for an epoch, a line for each network, loop and batch, and how many times faster ours is."""
+    rows = load_rows(path)
+    seconds: dict[tuple[str, str, int], dict[bool, float]] = {}
+    for row in rows:
+        seconds.setdefault((row["network"], row["loop"], row["batch"]), {})[row["hsic"]] = row["seconds_per_epoch"]
+    base = {network: by_hsic for (network, loop, _), by_hsic in seconds.items() if loop == "baseline"}
+    shares = {(row["network"], row["loop"], row["batch"]): row["peak_fraction"] for row in rows if not row["hsic"]}
+    head = ["network", "loop", "batch", "without HSIC", "with HSIC", "HSIC adds", "share of the peak"]
+    lines = []
+    for (network, loop, batch), by_hsic in seconds.items():
+        times = {hsic: f" ({base[network][hsic] / by_hsic[hsic]:.3g}×)" if loop == "ours" else "" for hsic in by_hsic}
+        cells = [f"{by_hsic[hsic]:.3g} s{times[hsic]}" for hsic in by_hsic]
+        added = f"{100 * (by_hsic[True] / by_hsic[False] - 1):.0f} %"
+        lines.append([network, loop, f"{batch:,}", *cells, added, f"{100 * shares[network, loop, batch]:.0f} %"])
+    return (
+        f"Seconds for an epoch of distillation with ADMM (50,000 images, {rows[0]['device']}), and in brackets how "
+        "many times faster than the baseline in the same run:\n\n" + markdown(head, lines)
+    )
+
+
+def allocation_table(path: Path) -> str:
+    """Return the accuracies by allocation."""
+    return _sweep_table(path, "allocation", lambda row: str(row["sparsity.allocation"]))
+
+
+def ablation_table(path: Path) -> str:
+    """Return the accuracies by the terms of the objective."""
+    return _sweep_table(path, "objective", lambda row: str(row["label"].partition(", objective ")[2]))
+
+
+def _sweep_table(path: Path, axis: str, name: Callable[[Row], str]) -> str:
+    """Return the rows of a sweep that differ in one axis and in the seed; before them those of the teacher."""
+    rows = load_rows(path)
+    seeds, strongest = {row["seed"] for row in rows}, max(row.get("n_autoattack", 0) for row in rows)
+    columns = [column for column in COLUMNS if any(row.get(column) is not None for row in rows)]
+    named = [(_MNIST_MODELS[TEACHER] if row["method"] == TEACHER else name(row), row) for row in rows]
+    lines = [[value, *accuracies.values()] for value, accuracies in spread(named, columns).items()]
+    fewer = f" (AutoAttack: {strongest:,})" if strongest else ""
+    run = next(row for row in rows if row["method"] != TEACHER)
+    return (
+        f"{run['architecture']} on {run['dataset']}, rate {run['rate']:g}, {run['epochs']} epochs, {run['n']:,} test "
+        f"images{fewer}, {counted(len(seeds), 'seed')}, {run['device']}; accuracy in percent, mean ± standard "
+        "deviation:\n\n" + markdown([axis, *map(attack_name, columns)], lines)
+    )
+
+
+def _attack_name(attack: str) -> str:
+    """Return an attack as papers write it; in the oracle's rows the whole of AutoAttack is `standard`."""
+    return attack_name("autoattack" if attack == "standard" else attack)
+
+
+def _has_reference_square(row: Row) -> bool:
+    """Tell whether Square is that of the reference on both sides; an attack without Square may leave it open."""
+    missing = None if row["attack"] in ("square", "standard") else "as-is"
+    return bool(row.get("square", missing) == "as-is")
+
+
+def _pair(row: Row | None) -> str:
+    if row is None:
+        return ""
+    return f"{row['ours']:.1f} / {row['oracle']:.1f} ({row['seconds_oracle'] / row['seconds_ours']:.1f}×)"
+
+
+TABLES: dict[str, tuple[str, Callable[[Path], str]]] = {
+    "mnist": ("mnist-rate4.json", mnist_table),
+    "autoattack": ("autoattack-oracle.json", oracle_table),
+    "engine": ("engine.json", engine_table),
+    "speed": ("speed.json", speed_table),
+    "competition": ("competition.json", competition_table),
+    "published": ("competition.json", published_table),
+    "ablations": ("ablations.json", ablation_table),
+    "allocations": ("allocations.json", allocation_table),
+}
+"""Name of a table → its file in results/, and the function that builds it."""
