@@ -18,6 +18,7 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -31,26 +32,25 @@ from benchmarks.rows import Row, keep_rows, option_parser
 from pwoa.attacks.autoattack import autoattack
 from pwoa.attacks.gradient import fgsm
 from pwoa.attacks.problem import is_broken
-from pwoa.attacks.registry import ROUNDS, STANDARD
+from pwoa.attacks.registry import ATTACKS, find_attack
 from pwoa.attacks.square import square_rounds
 from pwoa.devices import choose_device, device_name, exact_float32
 from pwoa.errors import one_line
-from pwoa.models.architectures.registry import build
-from pwoa.models.checkpoints.files import load_state, read_state
-from pwoa.models.inference import search_model
+from pwoa.models.inference import attack_copy
 from pwoa.threat import Threat
 
 WHOLE = "standard"
+PARTS = find_attack("autoattack").parts
 MNIST_THREAT = Threat("linf", 0.3, 0.01)
 CIFAR_THREAT = Threat("linf", 8 / 255, 2 / 255)
-MODELS: dict[str, tuple[Callable[[], nn.Module], str, str, Threat]] = {
-    "smallcnn": (partial(build, "smallcnn", 10, 1), "mnist_smallcnn_TRADES_official_linf0.3.pt", "mnist", MNIST_THREAT),
+MODELS: dict[str, tuple[str | Callable[[], nn.Module], str, str, Threat]] = {
+    "smallcnn": ("smallcnn", "mnist_smallcnn_TRADES_official_linf0.3.pt", "mnist", MNIST_THREAT),
     "lenet5": (lenet5, "mnist_lenet5_advertorch_pgd_linf0.3.pt", "mnist", MNIST_THREAT),
     "kwsmall": (kwsmall, "mnist_kwsmall_fastadv_pgd_linf0.3.pt", "mnist", MNIST_THREAT),
-    "lenet": (partial(build, "lenet", 10, 1), "embedded", "mnist", MNIST_THREAT),
-    "resnet18": (partial(build, "resnet18", 10, 3), "cifar10_resnet18_trades_fp16.pt", "cifar10", CIFAR_THREAT),
+    "lenet": ("lenet", "embedded", "mnist", MNIST_THREAT),
+    "resnet18": ("resnet18", "cifar10_resnet18_trades_fp16.pt", "cifar10", CIFAR_THREAT),
 }
-"""Name → factory, checkpoint, data set, threat."""
+"""Name → architecture, checkpoint, data set, threat."""
 
 
 def oracle(model: nn.Module, x: Tensor, labels: Tensor, threat: Threat, attack: str, options: Options) -> Tensor:
@@ -62,7 +62,7 @@ def oracle(model: nn.Module, x: Tensor, labels: Tensor, threat: Threat, attack: 
         pick = runner.square.random_int
         runner.square.random_int = lambda low, high: pick(low, high + 1)
     runner.square.rescale_schedule = options.square == "paper"
-    runner.attacks_to_run = list(STANDARD) if attack == WHOLE else [attack]
+    runner.attacks_to_run = list(PARTS) if attack == WHOLE else [attack]
     adversarial: Tensor = runner.run_standard_evaluation(x, labels, batch_size=options.batch)[0]
     broken = [is_broken(model, *part) for part in zip(adversarial.split(500), labels.split(500), strict=True)]
     return ~torch.cat(broken)
@@ -70,11 +70,11 @@ def oracle(model: nn.Module, x: Tensor, labels: Tensor, threat: Threat, attack: 
 
 def ours(model: nn.Module, x: Tensor, labels: Tensor, threat: Threat, attack: str, options: Options) -> Tensor:
     """Tell which images ours leaves unbroken, as `pwoa evaluate` runs it, from making the search model on."""
-    names = STANDARD if attack == WHOLE else (attack,)
+    names = PARTS if attack == WHOLE else (attack,)
     if options.square != "as-is":
         names = tuple("square-paper" if name == "square" else name for name in names)
     with exact_float32():
-        search = search_model(model, x, batch=options.batch) if options.search == "auto" else None
+        search = attack_copy(model, x, batch=options.batch) if options.search == "auto" else None
         verdicts = autoattack(
             model, x, labels, threat, attacks=names, batch=options.batch, seed=options.seed, search_model=search
         )
@@ -123,7 +123,7 @@ def parse_options() -> Options:
     parser.add_argument("--mnist", help="the folder with the official MNIST files")
     parser.add_argument("--cifar10", help="the folder with the official CIFAR-10 files")
     parser.add_argument("--only", nargs="+", choices=MODELS, default=list(MODELS), help="these models")
-    parser.add_argument("--attacks", nargs="+", choices=[*STANDARD, "apgd-dlr", WHOLE], default=[*STANDARD, WHOLE])
+    parser.add_argument("--attacks", nargs="+", choices=[*PARTS, "apgd-dlr", WHOLE], default=[*PARTS, WHOLE])
     parser.add_argument("--norm", choices=["linf", "l2"], default="linf")
     parser.add_argument("--radius", type=float, help="instead of that of each model; needed for l2")
     parser.add_argument("--n", type=int, default=1000)
@@ -145,17 +145,16 @@ def rows(given: Options) -> Iterator[Row]:
     """Yield a row for each model and attack."""
     device, end = choose_device(given.device), time.perf_counter() + given.limit_seconds
     for name in given.only:
-        factory, file, data_name, threat = MODELS[name]
+        architecture, file, data_name, threat = MODELS[name]
         checkpoint = file if file == "embedded" else str(given.models / file)
         if checkpoint != "embedded" and not Path(checkpoint).is_file():
             continue
         if given.radius is not None:
             threat = Threat(given.norm, given.radius, given.radius / 4)
-        model = factory()
-        load_state(model, read_state(checkpoint), checkpoint)
-        model.eval().to(device)
-        test = pwoa.load_data(data_name, data_folder=getattr(given, data_name)).test.to(device)
-        x, labels = test.batch(torch.arange(given.skip, given.skip + given.n, device=device))
+        data = pwoa.load_data(data_name, data_folder=getattr(given, data_name))
+        network = architecture if isinstance(architecture, str) else architecture()
+        model = pwoa.load_model(checkpoint, data, architecture=network).to(device)
+        x, labels = data.test.to(device).batch(torch.arange(given.skip, given.skip + given.n, device=device))
         fgsm(model, x[: given.batch], labels[: given.batch], threat)  # the first passes are slow
         for attack in given.attacks:
             if time.perf_counter() > end:
@@ -185,8 +184,9 @@ def rows(given: Options) -> Iterator[Row]:
 def main() -> None:
     """Compare on every model that is there."""
     given = parse_options()
-    ROUNDS["square"] = partial(square_rounds, queries=given.queries)
-    ROUNDS["square-paper"] = partial(square_rounds, queries=given.queries, paper=True)
+    for name, paper in (("square", False), ("square-paper", True)):
+        rounds = partial(square_rounds, queries=given.queries, paper=paper)
+        ATTACKS[name] = replace(ATTACKS[name], rounds=rounds)
     keep_rows(rows(given), given.out)
 
 

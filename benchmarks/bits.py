@@ -23,7 +23,7 @@ from safetensors.torch import load_file
 import pwoa
 from benchmarks.rows import Row, keep_rows, option_parser
 from pwoa.errors import one_line
-from pwoa.methods import METHODS, PRETRAINING
+from pwoa.methods import METHODS
 
 SHARED = {
     "evaluation.images": 60,
@@ -45,14 +45,14 @@ TRAINING = SHARED | {
 def runs() -> dict[str, Callable[..., object]]:
     """Return by name the runs that are compared; each still wants its folder."""
     chosen: dict[str, Callable[..., object]] = {}
-    for method in METHODS:
+    for method in (name for name, kind in METHODS.items() if kind.prunes):
         for mix in (0.0, 0.5, 1.0):
             settings = {**PRUNING, "training.mix": mix, "training.seed": 3}
             chosen[f"{method}-{mix}"] = partial(pwoa.prune, rate=8, method=method, recipe="demo", settings=settings)
     for allocation in ("erk", "lamp"):
         settings = {**PRUNING, "sparsity.allocation": allocation, "objective.balance": "auto"}
         chosen[allocation] = partial(pwoa.prune, rate=16, recipe="demo", settings=settings)
-    for method in PRETRAINING:
+    for method in (name for name, kind in METHODS.items() if not kind.prunes):
         fewer = {"data.validation": 9850} if method == "lbgat" else {}  # it trains two networks
         settings = {**TRAINING, **fewer}
         chosen[method] = partial(pwoa.pretrain, method=method, recipe="teacher-mnist", settings=settings)

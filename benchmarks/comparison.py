@@ -11,9 +11,10 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
+from benchmarks.rows import Row, markdown
+from pwoa.attacks.registry import attack_label
 from pwoa.errors import InputError, counted
 from pwoa.methods import METHODS
-from pwoa.report.table import attack_name, markdown
 from pwoa.storage import load_rows
 from pwoa.sweep.rows import COLUMNS, TEACHER, mean_and_deviation
 
@@ -33,7 +34,6 @@ _TEACHER_LINE = ("method", "fingerprint", "square")
 _SHADES = ("#4c72b0", "#8fa8d0", "#e8b48f", "#dd8452")
 _GREY = "#444444"
 
-Row = Mapping[str, Any]
 Line = Sequence[Row]
 """The rows, one for each seed, whose mean is a line of a table."""
 
@@ -49,7 +49,7 @@ class Panel:
 
 def competition_table(path: Path) -> str:
     """Return a table for each network, with a line for each method, rate and mix ratio."""
-    head = ["method", "rate", "mix ratio", "epochs", *(attack_name(column) for column in COLUMNS), "seeds"]
+    head = ["method", "rate", "mix ratio", "epochs", *(attack_label(column) for column in COLUMNS), "seeds"]
     tables = []
     for (dataset, architecture), lines in _networks(load_rows(path)).items():
         cells = []
@@ -97,7 +97,7 @@ def draw(path: Path, picture: Path) -> None:
         raise InputError(f"{path} has no two methods that were measured alike; there is nothing to draw")
     figure = Figure(figsize=(8 if len(panels) == 1 else 5 * len(panels), 3.6), layout="constrained")
     every = list(figure.subplots(1, len(panels), squeeze=False)[0])
-    every[0].set_ylabel(f"accuracy under {attack_name('autoattack')}, %")
+    every[0].set_ylabel(f"accuracy under {attack_label('autoattack')}, %")
     mixes = sorted({mix for panel in panels for accuracies in panel.methods.values() for mix in accuracies})
     colours = dict(zip(mixes, itertools.cycle(_SHADES)))
     legend: dict[str, Any] = {}

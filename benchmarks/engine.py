@@ -23,7 +23,7 @@ from benchmarks.rows import Row, cifar10_parser, keep_rows, rounded
 from pwoa.data.images import Data
 from pwoa.errors import one_line
 from pwoa.progress import Progress
-from pwoa.runs.prepare import Result
+from pwoa.runs.folder import Result
 
 PARTS = ("agreement", "resume", "whole")
 BATCH = 512
@@ -58,7 +58,7 @@ class Bench:
 
     def prune(self, name: str, data: Data, progress: Progress | None = None, **settings: Any) -> Result:
         """Prune in a folder of that name; settings as `section__key=value`."""
-        teacher = pwoa.load_model("resnet18", data, checkpoint=self.given.checkpoint)
+        teacher = pwoa.load_model(self.given.checkpoint, data, architecture="resnet18")
         changes = self.shared | {key.replace("__", "."): value for key, value in settings.items()}
         return pwoa.prune(
             teacher, data, recipe="cifar10", settings=changes, folder=self.scratch / name, progress=progress, force=True

@@ -35,7 +35,7 @@ def rows(given: argparse.Namespace) -> Iterator[Row]:
     """Yield a row for each layer and dtype."""
     device = choose_device(given.device)
     data = pwoa.load_data("cifar10", data_folder=given.data_folder).to(device)
-    model = pwoa.load_model("resnet18", data, checkpoint=given.checkpoint).to(device)
+    model = pwoa.load_model(given.checkpoint, data, architecture="resnet18").to(device)
     x, y = data.test.batch(torch.arange(given.images, device=device))
     points = hidden_points(model, x[:2])
     with torch.no_grad(), recording(model, points) as hidden:

@@ -32,7 +32,7 @@ def rows(options: argparse.Namespace) -> Iterator[Row]:
     whole = pwoa.load_data("mnist", data_folder=options.mnist) if options.mnist else None
     settings = {"training.batch": 64, "search.learning_rate": 0.001, "finetune.learning_rate": 0.001}
     for file, network in CHECKPOINTS.items():
-        teacher = pwoa.load_model(network(), data, checkpoint=options.models / file)
+        teacher = pwoa.load_model(options.models / file, data, architecture=network())
         row: Row = {"checkpoint": file, "data": options.data}
         if whole:
             scores = pwoa.evaluate(teacher, whole, attacks="natural", checks=False)

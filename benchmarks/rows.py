@@ -1,10 +1,10 @@
-"""What all scripts share: the first options, and rows that are printed and saved as they come."""
+"""What all scripts share: the first options, and rows that are printed, saved as they come, and shown in tables."""
 
 from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -41,3 +41,8 @@ def keep_rows(rows: Iterable[Row], out: Path | None) -> None:
 def rounded(accuracies: Mapping[str, float], prefix: str = "") -> dict[str, float]:
     """Return accuracies as rows have them, with two decimals."""
     return {prefix + name: round(value, 2) for name, value in accuracies.items()}
+
+
+def markdown(head: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
+    """Return a table in Markdown."""
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in (head, ["---"] * len(head), *lines))

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from benchmarks.comparison import competition_table, published_table
+from benchmarks.rows import Row, markdown
+from pwoa.attacks.registry import attack_label
 from pwoa.errors import counted
-from pwoa.report.table import attack_name, markdown
 from pwoa.storage import load_rows
 from pwoa.sweep.rows import COLUMNS, TEACHER, mean_and_deviation, spread
-
-Row = Mapping[str, Any]
 
 _MNIST_COLUMNS = ("natural", "fgsm", "pgd10", "pgd20", "cw")
 _MNIST_MODELS = {TEACHER: "teacher (dense)", "ce": "naive (cross-entropy)", "pwoa": "PwoA"}
@@ -33,7 +31,7 @@ def mnist_table(path: Path) -> str:
     """Return the pruned LeNets on MNIST, mean ± standard deviation over the seeds."""
     rows = load_rows(path)
     seeds = len({row["seed"] for row in rows})
-    head = ["model", "rate", *(attack_name(column) for column in _MNIST_COLUMNS)]
+    head = ["model", "rate", *(attack_label(column) for column in _MNIST_COLUMNS)]
     lines = []
     for model, name in _MNIST_MODELS.items():
         of_model = [row for row in rows if row["model"] == model]
@@ -55,13 +53,13 @@ def oracle_table(path: Path) -> str:
     compared = [row for row in rows if row["oracle"] is not None and row["n"] >= 1000 and not row["seed"]]
     alike = [row for row in compared if _has_reference_square(row)]
     attacks = list(dict.fromkeys(row["attack"] for row in alike))
-    head = ["model", "device", *map(_attack_name, attacks)]
+    head = ["model", "device", *map(_label_of, attacks)]
     lines = []
     for model, device in dict.fromkeys((row["model"], row["device"]) for row in alike):
         by_attack = {row["attack"]: row for row in alike if (row["model"], row["device"]) == (model, device)}
         lines.append([model, device, *(_pair(by_attack.get(attack)) for attack in attacks)])
     paper = "; ".join(
-        f"{_attack_name(row['attack'])} on {row['model']}, {row['device']}: {_pair(row)}"
+        f"{_label_of(row['attack'])} on {row['model']}, {row['device']}: {_pair(row)}"
         for row in compared
         if row.get("square") == "paper"
     )
@@ -143,13 +141,13 @@ def _sweep_table(path: Path, axis: str, name: Callable[[Row], str]) -> str:
     return (
         f"{run['architecture']} on {run['dataset']}, rate {run['rate']:g}, {run['epochs']} epochs, {run['n']:,} test "
         f"images{fewer}, {counted(len(seeds), 'seed')}, {run['device']}; accuracy in percent, mean ± standard "
-        "deviation:\n\n" + markdown([axis, *map(attack_name, columns)], lines)
+        "deviation:\n\n" + markdown([axis, *map(attack_label, columns)], lines)
     )
 
 
-def _attack_name(attack: str) -> str:
+def _label_of(attack: str) -> str:
     """Return an attack as papers write it; in the oracle's rows the whole of AutoAttack is `standard`."""
-    return attack_name("autoattack" if attack == "standard" else attack)
+    return attack_label("autoattack" if attack == "standard" else attack)
 
 
 def _has_reference_square(row: Row) -> bool:
