@@ -4,7 +4,8 @@
 
 MODELS is a folder with the checkpoints named in MODELS below; those that are not there are left out. `ours` and
 `oracle` are robust accuracies in percent, of each component alone and of AutoAttack as a whole (`standard` in the
-rows); the stronger attack leaves the lower one. pyautoattack is no dependency: pip install --no-deps pyautoattack==0.2.0
+rows); the stronger attack leaves the lower one. pyautoattack is no dependency of the package:
+pip install --no-deps pyautoattack==0.2.0
 
 Its Square is that of the reference AutoAttack, and so is our `square`. Both differ from the paper on Square in two
 ways. They never change the last row and column of an image: corners are from 0 to one less than in the paper. And

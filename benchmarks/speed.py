@@ -1,6 +1,6 @@
 """Time an epoch of distillation with ADMM: this engine against a loop as the released code has it, in one run.
 
-    python -m benchmarks.speed --data-folder CIFAR10 --networks resnet18 wrn-34-10 --batches 128 512 1024 --out rows.json
+    python -m benchmarks.speed --data-folder CIFAR10 --networks resnet18 wrn-34-10 --batches 128 512 --out rows.json
 
 The baseline is written anew from a description of how the code released with the paper works: float32, batches of 128
 from a loader, the teacher a part of the graph (so that the backward pass goes through it too), the ADMM penalty through

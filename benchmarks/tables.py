@@ -66,8 +66,8 @@ def oracle_table(path: Path) -> str:
     paper = f" With the Square of its paper on both sides (ours is `square-paper`): {paper}." if paper else ""
     whole = [row for row in rows if row["oracle"] is None][-1]
     return (
-        "Robust accuracy in percent, ours / pyautoattack 0.2.0, on the same 1,000 test images (seed 0). In brackets: how "
-        "many times faster ours was in the same run. Of what was measured twice, the last is shown:\n\n"
+        "Robust accuracy in percent, ours / pyautoattack 0.2.0, on the same 1,000 test images (seed 0). In brackets: "
+        "how many times faster ours was in the same run. Of what was measured twice, the last is shown:\n\n"
         + markdown(head, lines)
         + "\n\nSquare, alone and in AutoAttack, is that of the reference AutoAttack on both sides: its windows do not "
         f"shrink to single pixels within 5,000 queries, and do not reach the last row and column.{paper}\n\n"

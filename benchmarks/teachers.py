@@ -4,8 +4,8 @@
     python -m benchmarks.teachers --recipe teacher-cifar10 --data-folder CIFAR10 --out tries.json --minutes 10 \
         --set pretrain.epochs=7 --variants "cold:pretrain.warmup=0" "warm:pretrain.warmup=2"
 
-A variant is a name, and after a colon the settings it changes, with commas between. Rows are saved after every
-training. Names that are in the file already are skipped, and no training begins after `--minutes`. `seconds` counts from
+A variant is a name, and after a colon the settings it changes, with commas between. Rows are saved after each
+training. Names that are in the file already are skipped, and no training begins after `--minutes`. `seconds` are from
 loading the data to the last attack on the test images. A training that was killed goes on in its folder under `--runs`;
 its seconds are then those of the part that was left.
 """
@@ -18,11 +18,12 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from pwoa.runs.folder import Run
+
 import pwoa
 from benchmarks.rows import Row, keep_rows, option_parser, rounded
 from pwoa.errors import one_line
 from pwoa.progress import ConsoleProgress, Progress
-from pwoa.runs.folder import Run
 from pwoa.storage import load_rows
 
 ATTACKS = ("natural", "pgd20", "cw")

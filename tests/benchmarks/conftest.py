@@ -1,27 +1,11 @@
-"""Scripts of benchmarks/, as modules, and a few images for them."""
+"""A few images for the scripts of benchmarks/."""
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
 
 import pytest
-
-
-@pytest.fixture(scope="session")
-def script() -> Callable[[str], ModuleType]:
-    def load(name: str) -> ModuleType:
-        path = Path(__file__).parents[2] / "benchmarks" / f"{name}.py"
-        spec = importlib.util.spec_from_file_location(name, path)
-        assert spec is not None
-        assert spec.loader is not None
-        module = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
-        return module
-
-    return load
 
 
 @pytest.fixture(scope="session")

@@ -3,24 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
-import pytest
-
+from benchmarks import teachers
 from pwoa.progress import Progress
 
 
-@pytest.fixture(scope="module")
-def teachers(script: Callable[[str], ModuleType]) -> ModuleType:
-    return script("teachers")
-
-
-def test_a_row_for_every_variant_and_none_is_trained_twice(
-    teachers: ModuleType, few: list[str], tmp_path: Path
-) -> None:
+def test_a_row_for_every_variant_and_none_is_trained_twice(few: list[str], tmp_path: Path) -> None:
     words = ["--recipe", "teacher-mnist", *few, "--set", "pretrain.epochs=2", "--set", "pretrain.steps=1"]
     words += ["--out", str(tmp_path / "rows.json"), "--runs", str(tmp_path / "runs"), "--variants"]
     teachers.main([*words, "as it is"], Progress())
@@ -38,7 +28,7 @@ def test_a_row_for_every_variant_and_none_is_trained_twice(
         assert row["seconds"] > 0
 
 
-def test_nothing_begins_when_the_time_is_over(teachers: ModuleType, few: list[str], tmp_path: Path, told: Any) -> None:
+def test_nothing_begins_when_the_time_is_over(few: list[str], tmp_path: Path, told: Any) -> None:
     out = tmp_path / "rows.json"
     teachers.main([*few, "--minutes", "-1", "--out", str(out)], told)
     assert not out.exists()
