@@ -65,7 +65,9 @@ def oracle(model: nn.Module, x: Tensor, labels: Tensor, threat: Threat, attack: 
     runner.square.rescale_schedule = options.square == "paper"
     runner.attacks_to_run = list(PARTS) if attack == WHOLE else [attack]
     adversarial: Tensor = runner.run_standard_evaluation(x, labels, batch_size=options.batch)[0]
-    broken = [is_broken(model, *part) for part in zip(adversarial.split(500), labels.split(500), strict=True)]
+    broken = [
+        is_broken(model, *part) for part in zip(torch.split(adversarial, 500), torch.split(labels, 500), strict=True)
+    ]
     return ~torch.cat(broken)
 
 

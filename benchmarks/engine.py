@@ -14,7 +14,7 @@ import argparse
 import contextlib
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -57,12 +57,17 @@ class Bench:
             "evaluation.images": given.test_images,
         }
 
-    def prune(self, name: str, data: Data, progress: Progress | None = None, **settings: Any) -> Result:
-        """Prune in a folder of that name; settings as `section__key=value`."""
+    def prune(self, name: str, data: Data, settings: Mapping[str, Any], progress: Progress | None = None) -> Result:
+        """Prune in a folder of that name."""
         teacher = pwoa.load_model(self.given.checkpoint, data, architecture="resnet18")
-        changes = self.shared | {key.replace("__", "."): value for key, value in settings.items()}
         return pwoa.prune(
-            teacher, data, recipe="cifar10", settings=changes, folder=self.scratch / name, progress=progress, force=True
+            teacher,
+            data,
+            recipe="cifar10",
+            settings={**self.shared, **settings},
+            folder=self.scratch / name,
+            force=True,
+            progress=progress,
         )
 
     def first(self, images: int) -> Data:
@@ -73,9 +78,8 @@ class Bench:
         """Compare the two modes."""
         search, finetune = self.given.epochs
         for mode in ("exact", "fast"):
-            run = self.prune(
-                f"agreement-{mode}", self.data, training__mode=mode, search__epochs=search, finetune__epochs=finetune
-            )
+            settings = {"training.mode": mode, "search.epochs": search, "finetune.epochs": finetune}
+            run = self.prune(f"agreement-{mode}", self.data, settings)
             yield {
                 "part": "agreement",
                 "mode": mode,
@@ -90,16 +94,17 @@ class Bench:
     def resume(self) -> Iterator[Row]:
         """Compare runs that were killed and resumed with one that was not."""
         data = self.first(self.given.resume_images)
-        short = {"search__epochs": 2, "finetune__epochs": 2, "data__validation": 512, "training__checkpoint_seconds": 0}
+        short = {"search.epochs": 2, "finetune.epochs": 2, "data.validation": 512, "training.checkpoint_seconds": 0}
         steps = (len(data.train) - 512) // BATCH
         for mode in ("exact", "fast"):
-            whole = self.prune(f"whole-{mode}", data, training__mode=mode, **short)
+            settings = {**short, "training.mode": mode}
+            whole = self.prune(f"whole-{mode}", data, settings)
             weights = (whole.folder / "model.safetensors").read_bytes()
             for at in (steps + steps // 2, 3 * steps + steps // 2):
                 name = f"killed-{mode}-{at}"
                 with contextlib.suppress(KeyboardInterrupt):
-                    self.prune(name, data, Killed(at), training__mode=mode, **short)
-                again = self.prune(name, data, training__mode=mode, **short)
+                    self.prune(name, data, settings, Killed(at))
+                again = self.prune(name, data, settings)
                 yield {
                     "part": "resume",
                     "mode": mode,
@@ -114,7 +119,7 @@ class Bench:
     def whole(self) -> Iterator[Row]:
         """Time the paper's whole run."""
         start = time.perf_counter()
-        run = self.prune("paper", self.data, training__mode=self.given.mode)
+        run = self.prune("paper", self.data, {"training.mode": self.given.mode})
         epochs = [line["seconds"] for line in run.metrics]
         yield {
             "part": "whole",

@@ -8,18 +8,18 @@ A row for each checkpoint. One that was trained naturally must be refused, and i
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
-from functools import partial
+from collections.abc import Callable, Iterator
 from pathlib import Path
+
+from torch import nn
 
 import pwoa
 from benchmarks.mnist_networks import kwsmall, lenet5
 from benchmarks.rows import Row, keep_rows, option_parser, rounded
 from pwoa.errors import one_line
-from pwoa.models.architectures.registry import build
 
-CHECKPOINTS = {
-    "mnist_smallcnn_TRADES_official_linf0.3.pt": partial(build, "smallcnn", 10, 1),
+CHECKPOINTS: dict[str, str | Callable[[], nn.Module]] = {
+    "mnist_smallcnn_TRADES_official_linf0.3.pt": "smallcnn",
     "mnist_lenet5_advertorch_pgd_linf0.3.pt": lenet5,
     "mnist_kwsmall_fastadv_pgd_linf0.3.pt": kwsmall,
     "mnist_lenet5_advertorch_CLEAN.pt": lenet5,
@@ -32,7 +32,8 @@ def rows(options: argparse.Namespace) -> Iterator[Row]:
     whole = pwoa.load_data("mnist", data_folder=options.mnist) if options.mnist else None
     settings = {"training.batch": 64, "search.learning_rate": 0.001, "finetune.learning_rate": 0.001}
     for file, network in CHECKPOINTS.items():
-        teacher = pwoa.load_model(options.models / file, data, architecture=network())
+        architecture = network if isinstance(network, str) else network()
+        teacher = pwoa.load_model(options.models / file, data, architecture=architecture)
         row: Row = {"checkpoint": file, "data": options.data}
         if whole:
             scores = pwoa.evaluate(teacher, whole, attacks="natural", checks=False)

@@ -89,7 +89,7 @@ def baseline(network: str, data: Data, hsic: bool, steps: int, device: torch.dev
             loss = loss + 2e-5 * hsic_on_the_cpu(kernel_on_the_cpu(x), kz).to(device)
             loss = loss - 1e-4 * hsic_on_the_cpu(label @ label.T, kz).to(device)
         optimizer.zero_grad()
-        loss.backward()
+        loss.backward()  # type: ignore[no-untyped-call]
         optimizer.step()
         loss.item()
         (logits.argmax(1) == y).float().mean().item()
@@ -115,7 +115,7 @@ def ours(network: str, data: Data, hsic: bool, batch: int, mode: str, epochs: in
     with tempfile.TemporaryDirectory() as folder:
         result = pwoa.prune(teacher, data, recipe="cifar10", settings=settings, folder=f"{folder}/run", force=True)
     seconds = [line["seconds"] for line in result.metrics if line["stage"] == "search"][1:]
-    return min(seconds) * len(data.train) / (len(data.train) - 512)
+    return float(min(seconds)) * len(data.train) / (len(data.train) - 512)
 
 
 def flops(network: str, classes: int) -> float:
