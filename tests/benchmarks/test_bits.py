@@ -7,7 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from benchmarks.bits import row_of, runs, without_seconds
-from tests.conftest import TinyNet
+
+from torch import nn
 
 import pwoa
 from pwoa.data.images import Data
@@ -25,7 +26,7 @@ def test_seconds_are_left_out_wherever_they_are() -> None:
 
 
 def test_the_same_run_has_the_same_row_and_another_seed_another(
-    tiny_teacher: TinyNet, tiny_data: Data, quick: Callable[..., Recipe], tmp_path: Path
+    tiny_teacher: nn.Module, tiny_data: Data, quick: Callable[..., Recipe], tmp_path: Path
 ) -> None:
     rows = []
     for name, seed in (("first", 0), ("again", 0), ("other", 1)):
