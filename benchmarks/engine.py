@@ -18,13 +18,12 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from pwoa.runs.folder import Result
-
 import pwoa
 from benchmarks.rows import Row, cifar10_parser, keep_rows, rounded
 from pwoa.data.images import Data
 from pwoa.errors import one_line
 from pwoa.progress import Progress
+from pwoa.runs.folder import Result
 
 PARTS = ("agreement", "resume", "whole")
 BATCH = 512

@@ -18,12 +18,11 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from pwoa.runs.folder import Run
-
 import pwoa
 from benchmarks.rows import Row, keep_rows, option_parser, rounded
 from pwoa.errors import one_line
 from pwoa.progress import ConsoleProgress, Progress
+from pwoa.runs.folder import Run
 from pwoa.storage import load_rows
 
 ATTACKS = ("natural", "pgd20", "cw")

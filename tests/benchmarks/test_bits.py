@@ -7,7 +7,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 from benchmarks.bits import row_of, runs, without_seconds
-
 from torch import nn
 
 import pwoa
