@@ -69,10 +69,17 @@ def evaluate(
 
     if surrogate_arch is not None and surrogate is None:
         raise InputError("--surrogate-arch goes with --surrogate MODEL")
-    changes = dict(map(parse_setting, settings or [])) | given(
-        {"threat.radius": radius, "evaluation.precision": precision, "evaluation.checks": checks}
-    )
-    curve = parse_radii(radii) if radii else None
+    options = {
+        "threat.radius": radius,
+        "evaluation.attacks": attacks,
+        "evaluation.images": images,
+        "evaluation.batch": batch,
+        "evaluation.seed": seed,
+        "evaluation.precision": precision,
+        "evaluation.checks": checks,
+        "evaluation.radii": parse_radii(radii) if radii else None,
+    }
+    changes = dict(map(parse_setting, settings or [])) | given(options)
     normalisation = {"mean": numbers(mean or "", "--mean"), "std": numbers(std or "", "--std")}
 
     from pwoa.evaluation.measure import AUTO
@@ -82,11 +89,6 @@ def evaluate(
     scores = library(
         model,
         data,
-        attacks=attacks,
-        radii=curve,
-        images=images,
-        batch=batch,
-        seed=seed,
         recipe=recipe,
         settings=changes,
         surrogate=surrogate,

@@ -230,7 +230,7 @@ def _check_wide(trial: _Trial) -> list[Finding]:
     grey = 0.5 if trial.threat.norm == "linf" else min(0.5 * math.sqrt(dimensions), 1000.0)
     radius = max(grey, trial.threat.radius)
     wide = dataclasses.replace(trial, threat=Threat(trial.threat.norm, radius, radius / 10))
-    name = f"pgd{WIDE_STEPS} at {wide.threat.norm} {radius:.3g}"
+    name = f"pgd{WIDE_STEPS} at {wide.threat}"
     broken = wide.broken("radius", name, partial(pgd, steps=WIDE_STEPS, loss=cross_entropy))
     if isinstance(broken, str):
         return [_untried("radius", name, broken)]

@@ -27,8 +27,8 @@ METHODS: dict[str, type[PruningMethod] | type[RobustTraining]] = {
 
 def find_method(name: str) -> type[PruningMethod] | type[RobustTraining]:
     """Return the method of that name, whether it prunes or trains from scratch."""
-    if name not in METHODS:
-        raise InputError(f"unknown method {name!r} ({did_you_mean(name, METHODS)})")
+    if not isinstance(name, str) or name not in METHODS:
+        raise InputError(f"unknown method {name!r} ({did_you_mean(str(name), METHODS)})")
     return METHODS[name]
 
 

@@ -12,44 +12,14 @@ from pathlib import Path, PurePath
 from typing import Any
 
 from pwoa.errors import InputError, did_you_mean
-from pwoa.recipe.sections import (
-    AUTO,
-    CHOSEN,
-    INCIDENTAL,
-    Evaluation,
-    ObjectiveRecipe,
-    PretrainRecipe,
-    Recipe,
-    SearchRecipe,
-    SparsityRecipe,
-    TrainingRecipe,
-    flat,
-)
-from pwoa.recipe.settings import numbers, parse_setting, toml_value
-
-__all__ = [
-    "AUTO",
-    "CHOSEN",
-    "INCIDENTAL",
-    "RECIPE",
-    "Evaluation",
-    "ObjectiveRecipe",
-    "PretrainRecipe",
-    "Recipe",
-    "SearchRecipe",
-    "SparsityRecipe",
-    "TrainingRecipe",
-    "flat",
-    "load_recipe",
-    "numbers",
-    "parse_setting",
-    "presets",
-    "recipe_for",
-    "recorded_recipe",
-    "records_recipe",
-    "teacher_recipe_for",
-    "to_toml",
-]
+from pwoa.recipe.sections import AUTO as AUTO
+from pwoa.recipe.sections import Evaluation as Evaluation
+from pwoa.recipe.sections import Recipe as Recipe
+from pwoa.recipe.sections import SparsityRecipe as SparsityRecipe
+from pwoa.recipe.sections import flat as flat
+from pwoa.recipe.settings import numbers as numbers
+from pwoa.recipe.settings import parse_setting as parse_setting
+from pwoa.recipe.settings import toml_value
 
 RECIPE = "recipe.toml"
 """What the complete recipe of a run is called in its folder."""
@@ -59,12 +29,12 @@ _OTHER_METHODS = ("harp", "apd")
 
 
 def presets() -> list[str]:
-    """The names of the presets that come with the package."""
+    """List the names of the presets that come with the package."""
     return sorted(item.name.removesuffix(".toml") for item in _PRESETS.iterdir() if item.name.endswith(".toml"))
 
 
 def load_recipe(source: str | Path | Recipe | None = None) -> Recipe:
-    """A recipe from a preset's name or a TOML file; the defaults for None."""
+    """Load a recipe from a preset's name or a TOML file; the defaults for None. Example: `load_recipe("cifar10")`."""
     if source is None:
         return Recipe()
     if isinstance(source, Recipe):
@@ -115,21 +85,21 @@ def _read(path: Path) -> str:
 
 
 def recipe_for(data: str) -> Recipe:
-    """The preset for a data set, by its name or that of its folder, if there is one; else the defaults."""
+    """Return the preset for a data set, by its name or that of its folder, if there is one; else the defaults."""
     name = PurePath(data).name
     named = {"mnist-mini": "demo", "fashion-mnist": "mnist"}.get(name, name)
     return load_recipe(named) if named in presets() else Recipe()
 
 
 def teacher_recipe_for(data: str) -> Recipe | None:
-    """The preset for robust training on a data set, if there is one."""
+    """Return the preset for robust training on a data set, if there is one."""
     name = PurePath(data).name
     named = f"teacher-{'mnist' if name in ('mnist-mini', 'fashion-mnist') else name}"
     return load_recipe(named) if named in presets() else None
 
 
 def to_toml(recipe: Recipe) -> str:
-    """The complete recipe as TOML; `load_recipe` reads it back to an equal one."""
+    """Write the complete recipe as TOML; `load_recipe` reads it back to an equal one."""
     lines: list[str] = []
     section = ""
     for path, value in flat(recipe).items():

@@ -10,6 +10,7 @@
     "training.mix" = [0.0, 0.2, 1.0]
     "training.seed" = [0, 1, 2]
 
+Several grids in one file are several tables [[grid]]; a single value in one of them is for all runs of that grid.
 A table among the values, as those of `teacher` here, sets several keys at once; `label` in it is what names and the
 table call it. `recipe` may stand in the grid too, as ["cifar10", "cifar10-hydra"]; without one, a run has the preset
 for its data.name. A method of robust training (here trades) prunes nothing: it trains the Lite network of each rate

@@ -6,7 +6,7 @@ import dataclasses
 import itertools
 import re
 import tomllib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -44,14 +44,35 @@ class Point:
 
 
 def expand(path: str | Path, settings: Iterable[str] = ()) -> list[Point]:
-    """All points of the grid in a file, the last setting changing fastest; each once.
+    """Return all points of the grids in a file, the last setting changing fastest; each once.
 
+    Example: `[point.name for point in expand("grid.toml")]`.
     settings: as `section.key=value`, for all of them, on top of the table set.
     """
     tree = _read(path)
-    fixed = {**_flat(tree.get("set", {})), **_flat(dict(map(parse_setting, settings)))}
-    grid = _flat(tree.get("grid", {}))
-    if "recipe" not in tree and "data.name" not in fixed and not grid:
+    given = _flat(dict(map(parse_setting, settings)))
+    points: dict[str, Point] = {}
+    runs: dict[tuple[str, Recipe], str] = {}
+    tables = tree.get("grid", {})
+    for table in tables if isinstance(tables, list) else [tables]:
+        fixed, grid = {**_flat(tree.get("set", {})), **given}, _flat(table)
+        if isinstance(tables, list):  # in one of several grids, a single value is for all runs of that grid
+            single = {key: value for key, value in grid.items() if not isinstance(value, list)}
+            _check_twice({key: [value] for key, value in single.items()}, [*fixed], path)
+            fixed, grid = fixed | single, {key: grid[key] for key in grid if key not in single}
+        for point in _expand(tree.get("recipe"), fixed, grid, path):
+            if runs.setdefault((point.label, point.recipe), point.name) != point.name:
+                continue  # the same run in other words, as rate 4 and 4.0
+            if points.setdefault(point.name, point) != point:
+                raise InputError(f"{path}: two runs would have the folder {point.name}; give their values other names")
+    return list(points.values())
+
+
+def _expand(recipe: Any, fixed: Mapping[str, Any], grid: Mapping[str, Any], path: str | Path) -> Iterator[Point]:
+    """Return all points of one grid, with the settings that are for all of its runs."""
+    fixed = dict(fixed)
+    recipe = fixed.pop("recipe", recipe)
+    if recipe is None and "data.name" not in fixed and not grid:
         raise InputError(f"{path}: nothing to run; give a recipe, a data set (data.name in the table set), or a grid")
     for key, values in grid.items():
         if not isinstance(values, list) or not values:
@@ -59,15 +80,13 @@ def expand(path: str | Path, settings: Iterable[str] = ()) -> list[Point]:
         for table in (value for value in values if isinstance(value, Mapping)):
             _check_table(key, table, path)
     _check_known([*fixed, *grid], path)
-    _check_twice(grid, [*fixed, *(["recipe"] if "recipe" in tree else [])], path)
+    _check_twice(grid, [*fixed, *(["recipe"] if recipe is not None else [])], path)
     texts = {key: _texts(key, values) for key, values in grid.items()}
     grid = {key: [_unlabelled(value) for value in values] for key, values in grid.items()}
     names = _names(list(grid))
-    points: dict[str, Point] = {}
-    runs: dict[tuple[str, Recipe], str] = {}
     for places in itertools.product(*(range(len(values)) for values in grid.values())):
         chosen = {key: (grid[key][place], texts[key][place]) for key, place in zip(grid, places, strict=True)}
-        given = {"recipe": tree.get("recipe"), **fixed, **_values(chosen)}
+        given = {"recipe": recipe, **fixed, **_values(chosen)}
         unsaid = given["recipe"] is None and "data.name" in given
         base = recipe_for(str(given["data.name"])) if unsaid else load_recipe(given["recipe"])
         method = find_method(given.get("method", base.method))
@@ -75,12 +94,7 @@ def expand(path: str | Path, settings: Iterable[str] = ()) -> list[Point]:
             base = _for_training(base, str(given.get("data.name", base.data.name)))
         by_rate = _by_rate(base, method, given, path)
         base = base.with_settings({key: value for key, value in fixed.items() if not _is_of_another(key, method)})
-        point = _point(base, _of_use(chosen, method), method, names, by_rate)
-        if runs.setdefault((point.label, point.recipe), point.name) != point.name:
-            continue  # the same run in other words, as rate 4 and 4.0
-        if points.setdefault(point.name, point) != point:
-            raise InputError(f"{path}: two runs would have the folder {point.name}; give their values other names")
-    return list(points.values())
+        yield _point(base, _of_use(chosen, method), method, names, by_rate)
 
 
 def _by_rate(base: Recipe, method: type[Method], given: Mapping[str, Any], path: str | Path) -> bool:
@@ -227,7 +241,9 @@ def _read(path: str | Path) -> dict[str, Any]:
     if unknown := [key for key in tree if key not in _PARTS]:
         raise InputError(f"{path}: unknown key {unknown[0]!r} ({did_you_mean(unknown[0], _PARTS)})")
     for part in ("set", "grid"):
-        if not isinstance(tree.get(part, {}), dict):
+        tables = tree.get(part, {})
+        several = part == "grid" and isinstance(tables, list) and all(isinstance(table, dict) for table in tables)
+        if not isinstance(tables, dict) and not several:
             raise InputError(f"{path}: {part} = {tree[part]!r} is not a table; write [{part}], and its settings below")
     return tree
 
