@@ -21,8 +21,7 @@ from pwoa.methods.pwoa import Pwoa
 from pwoa.progress import Progress
 from pwoa.recipe import load_recipe
 from pwoa.recipe.sections import Recipe
-from pwoa.runs.folder import Run
-from pwoa.runs.prepare import Result, _choose
+from pwoa.runs.folder import Result, Run
 from pwoa.runs.pretrain import pretrain
 from pwoa.runs.prune import prune
 from pwoa.training.stage import Batch, Loss
@@ -60,7 +59,7 @@ def test_the_run_folder_tells_everything(result: Result) -> None:
         "model.safetensors",
         "model.json",
         "result.json",
-        "verdicts.safetensors",
+        "evaluation",
     }
     recipe = load_recipe(result.folder / "recipe.toml")
     assert recipe.sparsity.rate == 4
@@ -72,7 +71,7 @@ def test_the_run_folder_tells_everything(result: Result) -> None:
     assert summary == result.summary
     assert summary["example_free"] is True
     assert set(summary["teacher"]) == set(summary["pruned"]) == {"natural", "pgd2"}
-    loaded = pwoa.load_run(result.folder, type(result.model)())
+    loaded = pwoa.load_model(result.folder, architecture=type(result.model)())
     assert all(torch.equal(v, loaded.state_dict()[k]) for k, v in result.model.state_dict().items())
 
 
@@ -374,7 +373,7 @@ def test_a_class_is_not_a_model(tiny_data: Data) -> None:
     with pytest.raises(InputError, match=r"must be an nn\.Module"):
         pretrain("lenet", tiny_data)  # type: ignore[arg-type]
     with pytest.raises(InputError, match="give a network"):
-        pwoa.load_model(Softmax, "embedded", tiny_data)  # type: ignore[arg-type]
+        pwoa.load_model("embedded", tiny_data, architecture=Softmax)  # type: ignore[arg-type]
 
 
 def test_evaluate_takes_any_model_and_tensors(tiny_teacher: nn.Module, tiny_data: Data) -> None:
@@ -460,4 +459,4 @@ def test_a_network_of_another_width_keeps_its_name_in_that_of_the_run(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     recipe = load_recipe("mnist").with_settings({"teacher.architecture": "lenet@0.352", "training.seed": 3})
-    assert _choose(None, recipe, {}).path == Path("runs/mnist-lenet@0.352-pwoa-x4-seed3")
+    assert Run.choose(None, recipe, {}).path == Path("runs/mnist-lenet@0.352-pwoa-x4-seed3")

@@ -85,7 +85,7 @@ def test_the_learning_rate_follows_a_cosine(
 ) -> None:
     engine = engine_for(tmp_path, tiny_teacher, [Classify(tiny_teacher, epochs=4)], tiny_data, quick())
     engine.train()
-    rates = [line["learning_rate"] for line in engine.run.metrics()]
+    rates = [line["learning_rate"] for line in Run(tmp_path).metrics()]
     assert rates == pytest.approx([0.05 * (1 + math.cos(math.pi * epoch / 4)) for epoch in range(4)])
 
 
@@ -97,7 +97,7 @@ def test_a_stage_that_warms_up_begins_with_small_steps(
     engine = engine_for(tmp_path, tiny_teacher, [stage], tiny_data, quick())
     engine.train()
     steps = len(engine.material.train) // engine.recipe.batch
-    rates = [line["learning_rate"] for line in engine.run.metrics()]
+    rates = [line["learning_rate"] for line in Run(tmp_path).metrics()]
     assert rates == pytest.approx([0.1 / (2 * steps), 0.1 * (steps + 1) / (2 * steps), 0.1, 0.05])
 
 
@@ -113,7 +113,7 @@ def test_the_epoch_with_the_lowest_validation_loss_of_the_last_stage_is_kept(
     stages: list[Stage] = [Nonsense(tiny_teacher, "first"), Nonsense(tiny_teacher, "last", 6, learning_rate=0.2)]
     engine = engine_for(tmp_path, tiny_teacher, stages, tiny_data, quick(training__average=0.0))
     engine.train()
-    losses = [line["validation"]["loss"] for line in engine.run.metrics() if line["stage"] == "last"]
+    losses = [line["validation"]["loss"] for line in Run(tmp_path).metrics() if line["stage"] == "last"]
     tiny_teacher.eval()
     positions = engine.material.validation
     with torch.no_grad():
