@@ -231,11 +231,12 @@ def test_auto_balance_sets_the_papers_ratios(
 ) -> None:
     made: list[Pwoa] = []
 
-    def remember(*args: Any) -> Pwoa:
-        made.append(Pwoa(*args))
-        return made[-1]
+    class Remembered(Pwoa):
+        def __init__(self, *args: Any) -> None:
+            super().__init__(*args)
+            made.append(self)
 
-    monkeypatch.setitem(METHODS, "pwoa", remember)
+    monkeypatch.setitem(METHODS, "pwoa", Remembered)
     recipe = quick(objective__balance="auto", objective__hsic_x=4.0, objective__hsic_y=1.0)
     result = prune(tiny_teacher, tiny_data, recipe=recipe, folder=tmp_path / "run")
     parts = result.metrics[0]["validation"]
@@ -380,7 +381,7 @@ def test_evaluate_takes_any_model_and_tensors(tiny_teacher: nn.Module, tiny_data
     scores = pwoa.evaluate(
         tiny_teacher, tiny_data, attacks="natural,fgsm", threat=pwoa.Threat(radius=0.05, step=0.01), device="cpu"
     )
-    assert list(scores.accuracy) == ["natural", "fgsm"]
+    assert list(scores) == ["natural", "fgsm"]
     assert scores["natural"] >= scores["fgsm"]
     assert scores.images == 48
 
