@@ -44,5 +44,3 @@ def test_a_run_of_one_epoch_and_one_image(tmp_path: Path, tiny_teacher: nn.Modul
     pwoa.prune(tiny_teacher, tiny_data, recipe=recipe, folder=tmp_path / "b", force=True, progress=told)
     assert "teacher on 1 validation image: " in told.said
     assert "In percent, on 1 test image; " in CliRunner().invoke(app, ["card", str(tmp_path / "b")]).output
-    packed = CliRunner().invoke(app, ["pack", str(tmp_path / "b"), "--out", str(tmp_path / "pieces")])
-    assert packed.output.startswith("1 piece and pieces.json in ")

@@ -13,15 +13,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from pwoa.packing import pack, unpack
 
-from pwoa import storage as lock
+from pwoa import storage
 from pwoa.errors import InputError
 from pwoa.recipe.sections import Recipe
 from pwoa.runs.folder import Run
 
 Make = Callable[..., Recipe]
-HOLD = "import sys, time; from pathlib import Path; from pwoa.lock import held\n"
+HOLD = "import sys, time; from pathlib import Path; from pwoa.storage import held\n"
 HOLD += "with held(Path(sys.argv[1])):\n    print('in', flush=True)\n    time.sleep(60)\n"
 
 
@@ -45,7 +44,7 @@ def test_another_process_is_refused_and_a_killed_one_blocks_nobody(tmp_path: Pat
         refused(run)
         process.kill()
     assert os.listdir(run.path) == [".lock"]
-    run.check(quick(), {})
+    assert not Run.choose(run.path, quick(), {}).started
     with run.held():
         refused(run)
         run.begin(quick(), {})
@@ -57,20 +56,12 @@ def test_a_folder_stays_as_it_was(tmp_path: Path, quick: Make) -> None:
     with run.held():
         assert not run.started
         assert not run.finished
-        run.check(quick(), {})
+        Run.choose(run.path, quick(), {})
     assert os.listdir(tmp_path) == []
     run.path.mkdir(parents=True)
     with pytest.raises(RuntimeError), run.held():
         raise RuntimeError
     assert os.listdir(run.path) == []
-
-
-def test_the_lock_is_not_packed(tmp_path: Path, quick: Make) -> None:
-    run = Run(tmp_path / "run")
-    run.begin(quick(), {})
-    with run.held():
-        pack(run, tmp_path / "pieces")
-    assert sorted(os.listdir(unpack(tmp_path / "pieces", tmp_path / "again"))) == ["recipe.toml", "teacher.json"]
 
 
 def test_never_are_two_inside_though_the_file_comes_and_goes(tmp_path: Path) -> None:
@@ -106,7 +97,7 @@ def test_where_there_are_no_locks_all_are_let_in(tmp_path: Path, monkeypatch: py
     monkeypatch.setattr(fcntl, "flock", unknown)
     with Run(tmp_path / "run").held(), Run(tmp_path / "run").held():
         pass
-    monkeypatch.setattr(lock, "fcntl", None)
+    monkeypatch.setattr(storage, "fcntl", None)
     with Run(tmp_path / "none").held():
         assert not (tmp_path / "none").exists()
 
@@ -121,7 +112,7 @@ def test_who_waits_is_let_in_when_the_other_ends(tmp_path: Path) -> None:
     inside = threading.Event()
 
     def wait() -> None:
-        with lock.held(tmp_path, wait=True):
+        with storage.held(tmp_path, wait=True):
             inside.set()
 
     with holder(tmp_path) as process:

@@ -39,7 +39,7 @@ def other_than(model: nn.Module) -> nn.Module:
 
 def test_the_loss_is_that_of_distillation(tiny_teacher: nn.Module, tiny_data: Data, quick: Make) -> None:
     student = other_than(tiny_teacher)
-    apd, batch = stages_of(student, tiny_teacher, tiny_data, quick(apd__weight=0.7, apd__temperature=3.0))
+    apd, batch = stages_of(student, tiny_teacher, tiny_data, quick(method="apd", apd__weight=0.7, apd__temperature=3.0))
     with torch.no_grad():
         loss = apd.stages[0].loss(batch)
         ours, theirs = student(batch.x), tiny_teacher(batch.x)
@@ -127,15 +127,15 @@ def test_another_teacher_may_be_named(tmp_path: Path, tiny_teacher: nn.Module, t
     student = copy.deepcopy(tiny_teacher).eval()
     apart = []
     for checkpoint in ("", str(tmp_path / "natural.pt")):
-        apd, batch = stages_of(student, tiny_teacher, tiny_data, quick(apd__teacher=checkpoint))
+        apd, batch = stages_of(student, tiny_teacher, tiny_data, quick(method="apd", apd__teacher=checkpoint))
         apart.append(float(apd.stages[1].loss(batch).parts["distillation"].detach()))
     assert apart[0] == pytest.approx(0, abs=1e-5)
     assert apart[1] > 0.01
     with pytest.raises(InputError, match=r"nowhere\.pt does not exist"):
-        stages_of(student, tiny_teacher, tiny_data, quick(apd__teacher="nowhere.pt"))
+        stages_of(student, tiny_teacher, tiny_data, quick(method="apd", apd__teacher="nowhere.pt"))
     torch.save({"weight": torch.ones(2)}, tmp_path / "other.pt")
     with pytest.raises(InputError, match=r"other\.pt does not fit TinyNet") as caught:
-        stages_of(student, tiny_teacher, tiny_data, quick(apd__teacher=str(tmp_path / "other.pt")))
+        stages_of(student, tiny_teacher, tiny_data, quick(method="apd", apd__teacher=str(tmp_path / "other.pt")))
     assert "\n" not in str(caught.value)
 
 

@@ -53,7 +53,8 @@ def test_the_gradients_of_the_shares_go_straight_through_the_mask(
 ) -> None:
     """Autograd agrees, on the model that computes with w ∘ (M + a − a'), a' being a without a gradient."""
     dense = {name: weight.detach().clone() for name, weight in prunable(tiny_teacher).items()}
-    scoring, batch = scoring_of(tiny_teacher, tiny_data, quick(sparsity__rate=4.0, harp__gamma=0.3, search__epochs=20))
+    recipe = quick(method="harp", sparsity__rate=4.0, harp__gamma=0.3, search__epochs=20)
+    scoring, batch = scoring_of(tiny_teacher, tiny_data, recipe)
     scoring.before_epoch(1)
     assert scoring.gamma.item() == pytest.approx(0.6)
     tiny_teacher.eval()
@@ -83,7 +84,7 @@ def test_the_gradients_of_the_shares_go_straight_through_the_mask(
 def test_within_the_budget_there_is_no_penalty_and_no_pull(
     tiny_teacher: nn.Module, tiny_data: Data, quick: Make
 ) -> None:
-    scoring, batch = scoring_of(tiny_teacher, tiny_data, quick(sparsity__rate=4.0, harp__gamma=1e6))
+    scoring, batch = scoring_of(tiny_teacher, tiny_data, quick(method="harp", sparsity__rate=4.0, harp__gamma=1e6))
     scoring.before_epoch(0)
     gradients = []
     for rates in (3.0, -3.0):
@@ -103,7 +104,7 @@ def test_within_the_budget_there_is_no_penalty_and_no_pull(
 def test_the_weight_of_the_penalty_grows_until_the_budget_is_met(
     tiny_teacher: nn.Module, tiny_data: Data, quick: Make
 ) -> None:
-    recipe = quick(harp__gamma=0.1, search__epochs=20)
+    recipe = quick(method="harp", harp__gamma=0.1, search__epochs=20)
     scoring, _ = scoring_of(tiny_teacher, tiny_data, recipe)
     seen = []
     for epoch, penalty in enumerate([2.0, 0.5, 0.00001, 0.7]):

@@ -20,7 +20,7 @@ from pwoa.attacks.ball import distance
 from pwoa.cli.options import app
 from pwoa.data.images import Data
 from pwoa.guard import ExampleFreeViolation, example_free
-from pwoa.methods import METHODS, PRETRAINING, find_method
+from pwoa.methods import METHODS, find_pruning
 from pwoa.methods.adversarial import Trades
 from pwoa.methods.hydra import Hydra, Scoring, first_scores, mixed_loss
 from pwoa.methods.pruning import Mixer
@@ -33,6 +33,7 @@ from pwoa.training.stage import Batch, Material
 
 Make = Callable[..., Recipe]
 CPU = torch.device("cpu")
+PRUNING = [name for name, method in METHODS.items() if method.prunes]
 
 
 def batch_of(data: Data, recipe: Recipe, n: int = 20) -> tuple[Material, Batch]:
@@ -108,7 +109,7 @@ class TestMixing:
         """A student that is the teacher has no distillation loss, on whatever images."""
         recipe = quick(training__mix=1.0, objective__hsic_x=0.0, objective__hsic_y=0.0)
         material, batch = batch_of(tiny_data, recipe)
-        method = find_method("pwoa")(tiny_teacher, tiny_teacher, material, recipe)
+        method = find_pruning("pwoa")(tiny_teacher, tiny_teacher, material, recipe)
         tiny_teacher.eval()
         with method.stages[0].running():
             loss = method.stages[0].loss(batch)
@@ -116,7 +117,7 @@ class TestMixing:
 
 
 def test_the_command_line_knows_every_method() -> None:
-    for verb, known in (("prune", METHODS), ("pretrain", PRETRAINING)):
+    for verb, known in (("prune", PRUNING), ("pretrain", METHODS.keys() - PRUNING)):
         text = CliRunner().invoke(app, [verb, "--help"], env={"COLUMNS": "200"}).output
         (line,) = (line for line in text.splitlines() if "--method" in line and "Example" not in line)
         assert set(re.findall(r"[a-z-]+", line)) >= set(known)
@@ -125,7 +126,7 @@ def test_the_command_line_knows_every_method() -> None:
     assert "unknown method 'hidra' (did you mean 'hydra'?)" in wrong.stderr
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", PRUNING)
 @pytest.mark.parametrize("mix", [0.0, 0.5, 1.0])
 def test_every_method_prunes_to_the_exact_budget(
     tmp_path: Path, tiny_teacher: nn.Module, tiny_data: Data, quick: Make, method: str, mix: float
@@ -152,13 +153,13 @@ class Unhurried(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", PRUNING)
 def test_the_host_never_waits_for_the_device_within_a_step(
     tiny_teacher: nn.Module, tiny_data: Data, quick: Make, method: str
 ) -> None:
     recipe = quick(method=method, training__mix=0.5)
     material, batch = batch_of(tiny_data, recipe)
-    for stage in find_method(method)(tiny_teacher, copy.deepcopy(tiny_teacher), material, recipe).stages:
+    for stage in find_pruning(method)(tiny_teacher, copy.deepcopy(tiny_teacher), material, recipe).stages:
         tiny_teacher.train()
         with stage.running():
             stage.begin()
@@ -246,7 +247,7 @@ class Forgetful(nn.Module):
         return self.model(x)
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", PRUNING)
 def test_a_layer_that_is_not_used_is_pruned_like_the_others(
     tmp_path: Path, tiny_teacher: nn.Module, tiny_data: Data, quick: Make, method: str
 ) -> None:

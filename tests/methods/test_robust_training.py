@@ -15,7 +15,7 @@ import pwoa
 from pwoa.attacks.ball import distance
 from pwoa.data.images import Data
 from pwoa.errors import InputError
-from pwoa.methods import PRETRAINING, find_pretraining, lbgat
+from pwoa.methods import METHODS, find_training, lbgat
 from pwoa.methods.adversarial import RobustTraining, boosted_cross_entropy
 from pwoa.methods.fast_at import JUMP, FastAt
 from pwoa.methods.lbgat import Lbgat
@@ -30,6 +30,7 @@ from pwoa.training.stage import Batch, Material
 
 Make = Callable[..., Recipe]
 CPU = torch.device("cpu")
+TRAINING = [name for name, method in METHODS.items() if not method.prunes]
 
 
 @pytest.fixture(autouse=True)
@@ -39,7 +40,7 @@ def small_guide(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def stage_of(method: str, model: nn.Module, data: Data, recipe: Recipe) -> tuple[RobustTraining, Batch]:
     material = Material.of(data, recipe, CPU)
-    stage = find_pretraining(method)(model, material, recipe.with_settings({"method": method}))
+    stage = find_training(method)(model, material, recipe.with_settings({"method": method}))
     index = material.train[:20]
     model.train()
     return stage, Batch(*material.images.batch(index), index)
@@ -225,7 +226,7 @@ class TestFast:
         assert other.state_dict() == {"steps": 2, "lowest": 20}
 
 
-@pytest.mark.parametrize("method", PRETRAINING)
+@pytest.mark.parametrize("method", TRAINING)
 def test_every_method_runs_from_end_to_end(
     tmp_path: Path, tiny_teacher: nn.Module, tiny_data: Data, quick: Make, method: str
 ) -> None:
@@ -239,7 +240,7 @@ def test_every_method_runs_from_end_to_end(
     assert json.loads((result.folder / "result.json").read_text()) == result.summary
     errors = [line["validation"]["robust_error"] for line in result.metrics]
     assert result.summary["selected_epoch"] == min(range(2), key=errors.__getitem__)
-    loaded = pwoa.load_run(result.folder, type(tiny_teacher)())
+    loaded = pwoa.load_model(result.folder, architecture=type(tiny_teacher)())
     with torch.no_grad():
         assert torch.equal(loaded(tiny_data.test.pixels), result.model(tiny_data.test.pixels))
 
@@ -255,7 +256,7 @@ def test_adversarial_training_makes_a_model_robust(tmp_path: Path, tiny_data: Da
     assert untrained["pgd2"] < 40
 
 
-@pytest.mark.parametrize("method", PRETRAINING)
+@pytest.mark.parametrize("method", TRAINING)
 def test_a_training_killed_in_its_third_epoch_resumes_to_the_same_bits(
     tmp_path: Path,
     tiny_teacher: nn.Module,
@@ -294,5 +295,5 @@ def test_a_guide_is_another_network_than_the_one_it_guides(
 
 
 def test_unknown_methods_are_refused(tiny_data: Data, quick: Make) -> None:
-    with pytest.raises(InputError, match=r"unknown method of robust training 'trade' \(did you mean 'trades'\?\)"):
+    with pytest.raises(InputError, match=r"unknown method 'trade' \(did you mean 'trades'\?\)"):
         pwoa.pretrain(None, tiny_data, method="trade", recipe=quick())

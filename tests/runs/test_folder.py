@@ -15,11 +15,12 @@ import pytest
 import torch
 from torch import nn
 
-from pwoa import load_run
+from pwoa import load_model
 from pwoa.errors import InputError, Terminated
 from pwoa.models.architectures.registry import build
+from pwoa.models.checkpoints.folder import describe_model
 from pwoa.recipe.sections import Recipe
-from pwoa.runs.folder import Run, describe_model
+from pwoa.runs.folder import Run
 from pwoa.storage import replacing
 
 Make = Callable[..., Recipe]
@@ -34,24 +35,24 @@ def run(tmp_path: Path, quick: Make) -> Run:
 
 
 def test_the_same_run_is_let_in_and_another_is_not(run: Run, quick: Make) -> None:
-    run.check(quick(), OURS)
+    assert Run.choose(run.path, quick(), OURS).started
     with pytest.raises(InputError) as caught:
-        run.check(quick(sparsity__rate=8.0, training__optimizer="adam"), OURS)
+        Run.choose(run.path, quick(sparsity__rate=8.0, training__optimizer="adam"), OURS)
     assert str(caught.value) == (
         f"{run.path} holds another run "
         '(sparsity.rate: there 4.0, now 8.0; training.optimizer: there "sgd", now "adam"); '
         "choose another folder, or give the same again to resume it"
     )
     with pytest.raises(InputError, match=r'holds another run \(teacher: there "abc", now "def"\); '):
-        run.check(quick(), OURS | {"teacher": "def"})
+        Run.choose(run.path, quick(), OURS | {"teacher": "def"})
     with pytest.raises(InputError, match=r'holds another run \(data: there "123", now "0123456789ab"\); '):
-        run.check(quick(), OURS | {"data": "0123456789abcdef"})
+        Run.choose(run.path, quick(), OURS | {"data": "0123456789abcdef"})
 
 
 def test_of_many_settings_that_differ_a_handful_is_named(run: Run, quick: Make) -> None:
     other = Recipe().with_settings({"training.seed": 7, "evaluation.attacks": ["cw"], "sparsity.rate": 8})
     with pytest.raises(InputError) as caught:
-        run.check(other, OURS)
+        Run.choose(run.path, other, OURS)
     assert str(caught.value).count(": there ") == 5
     assert f"; and {len(quick().differences(other)) - 5} more); " in str(caught.value)
 
@@ -59,18 +60,17 @@ def test_of_many_settings_that_differ_a_handful_is_named(run: Run, quick: Make) 
 def test_a_run_killed_while_it_began_can_begin_again(tmp_path: Path, quick: Make) -> None:
     (tmp_path / "teacher.json").write_text("{}")
     (tmp_path / ".recipe.toml.part").write_text("met")
-    run = Run(tmp_path)
-    run.check(quick(), OURS)
+    run = Run.choose(tmp_path, quick(), OURS)
     run.begin(quick(), OURS)
     assert sorted(os.listdir(tmp_path)) == ["recipe.toml", "teacher.json"]
 
 
 def test_a_folder_with_other_things_in_it_is_refused(tmp_path: Path, quick: Make) -> None:
     (tmp_path / "thesis.txt").write_text("precious")
-    with pytest.raises(InputError, match="is not a run folder"):
-        Run(tmp_path).check(quick(), OURS)
-    with pytest.raises(InputError, match="is not a run folder"):
-        Run(tmp_path / "thesis.txt").check(quick(), OURS)
+    with pytest.raises(InputError, match="exists and holds no run; choose another folder"):
+        Run.choose(tmp_path, quick(), OURS)
+    with pytest.raises(InputError, match="exists and holds no run; choose another folder"):
+        Run.choose(tmp_path / "thesis.txt", quick(), OURS)
 
 
 def test_a_folder_that_cannot_be_written_is_refused_before_anything_is_made(
@@ -78,7 +78,7 @@ def test_a_folder_that_cannot_be_written_is_refused_before_anything_is_made(
 ) -> None:
     monkeypatch.setattr(os, "access", lambda path, mode: False)  # root may write anywhere
     with pytest.raises(InputError, match="cannot write to"):
-        Run(tmp_path / "new" / "run").check(quick(), OURS)
+        Run.choose(tmp_path / "new" / "run", quick(), OURS)
     assert not (tmp_path / "new").exists()
 
 
@@ -198,7 +198,7 @@ def test_finishing_drops_the_checkpoint(run: Run) -> None:
 def test_a_registered_model_comes_back(run: Run) -> None:
     model = build("lenet", 10, 1)
     run.save_model(model, describe_model(model, 10, 1))
-    loaded = load_run(run.path)
+    loaded = load_model(run.path)
     assert not loaded.training
     assert all(torch.equal(value, loaded.state_dict()[name]) for name, value in model.state_dict().items())
 
@@ -207,23 +207,23 @@ def test_a_users_own_model_comes_back_into_a_fresh_one(run: Run, tiny_teacher: n
     run.save_model(tiny_teacher, describe_model(tiny_teacher, 3, 1))
     about = json.loads((run.path / "model.json").read_text())
     assert about["architecture"].endswith(":TinyNet")
-    with pytest.raises(InputError, match=r"TinyNet, which only your own code can build: give a fresh one as model=…"):
-        load_run(run.path)
-    loaded = load_run(run.path, type(tiny_teacher)())
+    with pytest.raises(InputError, match=r"TinyNet, which only your own code can build: give it as architecture="):
+        load_model(run.path)
+    loaded = load_model(run.path, architecture=type(tiny_teacher)())
     assert all(torch.equal(value, loaded.state_dict()[name]) for name, value in tiny_teacher.state_dict().items())
 
 
 def test_what_is_no_finished_run_is_said(run: Run, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="has not finished yet"):
-        load_run(run.path)
-    with pytest.raises(InputError, match="is not a run folder"):
-        load_run(tmp_path / "nowhere")
+        load_model(run.path)
+    with pytest.raises(InputError, match="does not exist; give a run folder, "):
+        load_model(tmp_path / "nowhere")
 
 
 def test_a_folder_without_a_teacher_is_no_run(run: Run, quick: Make) -> None:
     (run.path / "teacher.json").unlink()
-    with pytest.raises(InputError, match="exists and is not a run folder"):
-        run.check(quick(), OURS)
+    with pytest.raises(InputError, match="exists and holds no run; choose another folder"):
+        Run.choose(run.path, quick(), OURS)
 
 
 @pytest.mark.parametrize("content", [b" \n", b"{", b"[1,", b"\xff\xfe", b"{}", b"[]", b"3", b"null"])
@@ -231,7 +231,7 @@ def test_damaged_files_are_named_in_one_line(run: Run, quick: Make, content: byt
     for name in ("teacher.json", "metrics.jsonl"):
         (run.path / name).write_bytes(content)
     with pytest.raises(InputError, match=r"teacher.json is damaged \(.*\); choose another folder for the run"):
-        run.check(quick(), OURS)
+        assert Run.choose(run.path, quick(), OURS).started
     with pytest.raises(InputError, match=r"metrics.jsonl is damaged \("):
         run.metrics()
 
@@ -265,4 +265,4 @@ def test_a_recipe_that_was_cut_off_is_not_filled_with_defaults(run: Run, quick: 
     text = (run.path / "recipe.toml").read_text()
     (run.path / "recipe.toml").write_text("\n".join(text.splitlines()[:lines]))
     with pytest.raises(InputError, match=r"recipe.toml is damaged: it has no section"):
-        run.check(quick(), OURS)
+        Run.choose(run.path, quick(), OURS)

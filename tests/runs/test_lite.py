@@ -48,7 +48,7 @@ def test_a_lite_network_has_the_depth_of_the_other_and_that_many_fewer_parameter
     assert f"({parameters(result.model):,} parameters, " in told.said[0]
     assert "× fewer than resnet18@0.2)" in told.said[0]
     assert json.loads((result.folder / "model.json").read_text())["architecture"] == result.summary["architecture"]
-    assert parameters(pwoa.load_run(result.folder)) == parameters(result.model)
+    assert parameters(pwoa.load_model(result.folder)) == parameters(result.model)
 
 
 def test_the_run_can_be_given_again_also_by_the_recipe_it_wrote(tmp_path: Path, tiny_data: Data, quick: Make) -> None:

@@ -21,8 +21,7 @@ from pwoa.methods.pwoa import Pwoa
 from pwoa.progress import Progress
 from pwoa.recipe import load_recipe
 from pwoa.recipe.sections import Recipe
-from pwoa.runs.folder import Run
-from pwoa.runs.prepare import Result, _choose
+from pwoa.runs.folder import Result, Run
 from pwoa.runs.pretrain import pretrain
 from pwoa.runs.prune import prune
 from pwoa.training.stage import Batch, Loss
@@ -60,7 +59,7 @@ def test_the_run_folder_tells_everything(result: Result) -> None:
         "model.safetensors",
         "model.json",
         "result.json",
-        "verdicts.safetensors",
+        "evaluation",
     }
     recipe = load_recipe(result.folder / "recipe.toml")
     assert recipe.sparsity.rate == 4
@@ -72,7 +71,7 @@ def test_the_run_folder_tells_everything(result: Result) -> None:
     assert summary == result.summary
     assert summary["example_free"] is True
     assert set(summary["teacher"]) == set(summary["pruned"]) == {"natural", "pgd2"}
-    loaded = pwoa.load_run(result.folder, type(result.model)())
+    loaded = pwoa.load_model(result.folder, architecture=type(result.model)())
     assert all(torch.equal(v, loaded.state_dict()[k]) for k, v in result.model.state_dict().items())
 
 
@@ -232,11 +231,12 @@ def test_auto_balance_sets_the_papers_ratios(
 ) -> None:
     made: list[Pwoa] = []
 
-    def remember(*args: Any) -> Pwoa:
-        made.append(Pwoa(*args))
-        return made[-1]
+    class Remembered(Pwoa):
+        def __init__(self, *args: Any) -> None:
+            super().__init__(*args)
+            made.append(self)
 
-    monkeypatch.setitem(METHODS, "pwoa", remember)
+    monkeypatch.setitem(METHODS, "pwoa", Remembered)
     recipe = quick(objective__balance="auto", objective__hsic_x=4.0, objective__hsic_y=1.0)
     result = prune(tiny_teacher, tiny_data, recipe=recipe, folder=tmp_path / "run")
     parts = result.metrics[0]["validation"]
@@ -374,14 +374,14 @@ def test_a_class_is_not_a_model(tiny_data: Data) -> None:
     with pytest.raises(InputError, match=r"must be an nn\.Module"):
         pretrain("lenet", tiny_data)  # type: ignore[arg-type]
     with pytest.raises(InputError, match="give a network"):
-        pwoa.load_model(Softmax, "embedded", tiny_data)  # type: ignore[arg-type]
+        pwoa.load_model("embedded", tiny_data, architecture=Softmax)  # type: ignore[arg-type]
 
 
 def test_evaluate_takes_any_model_and_tensors(tiny_teacher: nn.Module, tiny_data: Data) -> None:
     scores = pwoa.evaluate(
         tiny_teacher, tiny_data, attacks="natural,fgsm", threat=pwoa.Threat(radius=0.05, step=0.01), device="cpu"
     )
-    assert list(scores.accuracy) == ["natural", "fgsm"]
+    assert list(scores) == ["natural", "fgsm"]
     assert scores["natural"] >= scores["fgsm"]
     assert scores.images == 48
 
@@ -460,4 +460,4 @@ def test_a_network_of_another_width_keeps_its_name_in_that_of_the_run(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     recipe = load_recipe("mnist").with_settings({"teacher.architecture": "lenet@0.352", "training.seed": 3})
-    assert _choose(None, recipe, {}).path == Path("runs/mnist-lenet@0.352-pwoa-x4-seed3")
+    assert Run.choose(None, recipe, {}).path == Path("runs/mnist-lenet@0.352-pwoa-x4-seed3")

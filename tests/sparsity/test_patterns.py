@@ -17,6 +17,7 @@ def project(weight: Tensor, kept: int) -> Tensor:
     """The nearest weight with `kept` entries."""
     return Constraint({"w": nn.Parameter(weight)}, {"w": kept}).project("w", weight)
 
+
 few = settings(deadline=None, max_examples=40)
 shapes = st.lists(st.integers(1, 4), min_size=1, max_size=4).filter(lambda shape: math.prod(shape) <= 8)
 

@@ -85,7 +85,7 @@ def test_the_learning_rate_follows_a_cosine(
 ) -> None:
     engine = engine_for(tmp_path, tiny_teacher, [Classify(tiny_teacher, epochs=4)], tiny_data, quick())
     engine.train()
-    rates = [line["learning_rate"] for line in engine.run.metrics()]
+    rates = [line["learning_rate"] for line in Run(tmp_path).metrics()]
     assert rates == pytest.approx([0.05 * (1 + math.cos(math.pi * epoch / 4)) for epoch in range(4)])
 
 
@@ -97,7 +97,7 @@ def test_a_stage_that_warms_up_begins_with_small_steps(
     engine = engine_for(tmp_path, tiny_teacher, [stage], tiny_data, quick())
     engine.train()
     steps = len(engine.material.train) // engine.recipe.batch
-    rates = [line["learning_rate"] for line in engine.run.metrics()]
+    rates = [line["learning_rate"] for line in Run(tmp_path).metrics()]
     assert rates == pytest.approx([0.1 / (2 * steps), 0.1 * (steps + 1) / (2 * steps), 0.1, 0.05])
 
 
@@ -113,7 +113,7 @@ def test_the_epoch_with_the_lowest_validation_loss_of_the_last_stage_is_kept(
     stages: list[Stage] = [Nonsense(tiny_teacher, "first"), Nonsense(tiny_teacher, "last", 6, learning_rate=0.2)]
     engine = engine_for(tmp_path, tiny_teacher, stages, tiny_data, quick(training__average=0.0))
     engine.train()
-    losses = [line["validation"]["loss"] for line in engine.run.metrics() if line["stage"] == "last"]
+    losses = [line["validation"]["loss"] for line in Run(tmp_path).metrics() if line["stage"] == "last"]
     tiny_teacher.eval()
     positions = engine.material.validation
     with torch.no_grad():
@@ -123,6 +123,39 @@ def test_the_epoch_with_the_lowest_validation_loss_of_the_last_stage_is_kept(
     assert kept == pytest.approx(min(losses), rel=1e-4)
     assert kept < max(losses)
     assert kept != pytest.approx(losses[-1], rel=1e-4), "this test needs another epoch than the last to be best"
+
+
+@pytest.mark.parametrize(("criterion", "best"), [("loss", 2), ("part", 1)])
+def test_epochs_are_selected_by_the_validation_loss_of_the_stage(
+    tmp_path: Path, tiny_teacher: nn.Module, tiny_data: Data, quick: Make, criterion: str, best: int
+) -> None:
+    """Whatever it is: here it is written down beforehand, and has nothing to do with what is trained."""
+    values = {"loss": [3.0, 2.0, 1.0, 4.0], "part": [5.0, 0.5, 6.0, 7.0]}
+    after: list[dict[str, torch.Tensor]] = []
+
+    class Scripted(Classify):
+        def validation_loss(self, batch: Batch) -> Loss:
+            assert not self.model.training
+            self.calls.append("scripted")
+            loss, part = (torch.tensor(values[name][len(after)]) for name in ("loss", "part"))
+            return Loss(loss, {"part": part}, self.model(batch.x))
+
+        def after_epoch(self, epoch: int, validation: Mapping[str, float]) -> Mapping[str, Any]:
+            after.append({name: value.clone() for name, value in self.model.state_dict().items()})
+            return super().after_epoch(epoch, validation)
+
+    stage = Scripted(tiny_teacher, epochs=4)
+    stage.criterion = criterion
+    engine = engine_for(tmp_path, tiny_teacher, [stage], tiny_data, quick(training__average=0.0))
+    engine.train()
+    assert engine.selected == best
+    assert all(torch.equal(value, after[best][name]) for name, value in tiny_teacher.state_dict().items())
+    assert not torch.equal(after[best]["out.weight"], after[-1]["out.weight"])
+    assert [parts["loss"] for parts in stage.validation] == values["loss"]
+    assert [parts["part"] for parts in stage.validation] == values["part"]
+    assert [set(line["train"]) for line in Run(tmp_path).metrics()] == [{"loss", "classification", "accuracy"}] * 4
+    assert "scripted" in stage.calls
+    assert "validate" not in stage.calls  # the loss of training is not asked about validation images
 
 
 def test_averaged_weights_are_the_average_of_the_steps(

@@ -146,7 +146,8 @@ def measure_model(
     images = data.test.first(recipe.evaluation.images or len(data.test))
     hashes = {"model": fingerprint, "data": data.fingerprint()}
     subject = Subject(model, images, data, loaded.device, hashes=hashes)
-    evaluation, task = recipe.seeded_evaluation(), f"evaluating the {role}"
+    attacks, task = subject.possible(recipe.evaluation.attacks, given=True), f"evaluating the {role}"
+    evaluation = replace(recipe.seeded_evaluation(), attacks=attacks)
     return measure(subject, evaluation, recipe.threat, folder=folder, name=role, task=task, progress=progress)
 
 

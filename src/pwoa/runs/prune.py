@@ -184,8 +184,8 @@ def _announce(method: type[Method], loaded: prepare.Loaded, material: Material, 
     name = "" if recipe.method == "pwoa" else f"{recipe.method}: "
     allocation = recipe.sparsity.allocation
     shared = f" by {allocation}" if allocation != "uniform" and method.uses_setting("sparsity.allocation") else ""
-    *first, last = method.stage_epochs(recipe)
-    epochs = "".join(f"{number} + " for number in first) + counted(last, "epoch")
+    stages = method.stage_epochs(recipe)
+    epochs = counted(*stages, "epoch") if len(stages) == 1 else f"{' + '.join(map(str, stages))} epochs"
     mix = recipe.training.mix
     examples = f"mix ratio {mix:g}, not example-free" if mix else "natural examples only"
     notes = "".join(f"\nnote: {hint}" for hint in method.hints(recipe))
