@@ -68,13 +68,13 @@ def test_rows_are_in_the_order_of_a_with_what_only_one_has_left_out_and_said(sto
 @pytest.mark.parametrize(
     ("threat", "note"),
     [
-        (LINF8 | {"radius": 4 / 255}, "A was attacked at linf 0.03137, B at linf 0.01569"),
-        ({"norm": "l2", "radius": 0.5, "step": 0.1}, "A was attacked at linf 0.03137, B at l2 0.5"),
+        (LINF8 | {"radius": 4 / 255}, "A was attacked at l∞ 8/255, B at l∞ 4/255"),
+        ({"norm": "l2", "radius": 0.5, "step": 0.1}, "A was attacked at l∞ 8/255, B at l2 0.5"),
         (
             LINF8 | {"step": 0.01},
-            "A was attacked at linf 0.03137 in steps of 0.007843, B at linf 0.03137 in steps of 0.01",
+            "A was attacked at l∞ 8/255 in steps of 2/255, B at l∞ 8/255 in steps of 0.01",
         ),
-        (None, "A was attacked at linf 0.03137, B at an unknown threat"),
+        (None, "A was attacked at l∞ 8/255, B at an unknown threat"),
     ],
 )
 def test_another_threat_is_noted(store: Store, threat: dict[str, Any] | None, note: str) -> None:
