@@ -163,6 +163,8 @@ def test_scores_are_readable() -> None:
     right = {"natural": torch.tensor([True, True, True]), "pgd20": torch.tensor([True, False, True])}
     scores = Scores(Threat(), right, {})
     assert repr(scores) == "<Scores of 3 images: natural 100.00 %, pgd20 66.67 %>"
+    assert dict(scores) == {"natural": 100.0, "pgd20": pytest.approx(200 / 3)}
+    assert (list(scores), len(scores), scores["natural"], scores.folder) == (["natural", "pgd20"], 2, 100.0, None)
 
 
 def test_evaluate_measures_the_first_test_images() -> None:
