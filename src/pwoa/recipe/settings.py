@@ -90,7 +90,7 @@ def _convert_list(value: Any, kind: Any, path: str, where: str) -> tuple[Any, ..
         return tuple(_convert(item, float, path, where) for item in items)
     if isinstance(items, (list, tuple)) and all(isinstance(item, str) for item in items):
         return tuple(item.strip() for item in items if item.strip())
-    raise InputError(f"{where}: {path} = {value!r} is not a list of words")
+    raise InputError(f"{where}: {path} = {value!r} is not a list of {'numbers' if kind is float else 'words'}")
 
 
 def _check(value: Any, allowed: Mapping[str, Any], path: str, where: str) -> Any:
