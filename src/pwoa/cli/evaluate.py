@@ -73,7 +73,7 @@ def evaluate(
         {"threat.radius": radius, "evaluation.precision": precision, "evaluation.checks": checks}
     )
     curve = parse_radii(radii) if radii else None
-    normalisation = {"mean": numbers(mean or "", "--mean"), "std": numbers(std or "", "--std")}
+    means, deviations = numbers(mean or "", "--mean"), numbers(std or "", "--std")
 
     from pwoa.evaluation.measure import AUTO
     from pwoa.evaluation.measure import evaluate as library
@@ -93,7 +93,8 @@ def evaluate(
         surrogate_architecture=surrogate_arch,
         architecture=arch,
         checkpoint=checkpoint,
-        **normalisation,
+        mean=means,
+        std=deviations,
         data_folder=data_folder,
         device=device,
         folder=out or AUTO,
@@ -101,7 +102,7 @@ def evaluate(
     )
     _print_scores(scores, f"{model}: {counted(scores.images, 'test image')}, {scores.threat}")
     print(f"evaluation folder: {scores.folder}")
-    if scores.curve:
+    if scores.curve and scores.folder is not None:
         _plot_curve(scores, scores.folder / "curve.png")
 
 
