@@ -24,6 +24,7 @@ from pwoa.models.checkpoints.tensors import fingerprint
 from pwoa.models.load import load_model
 from pwoa.progress import Progress
 from pwoa.recipe import Recipe, load_recipe
+from pwoa.recipe.settings import merge
 from pwoa.runs.folder import Result, Run
 from pwoa.runs.prepare import (
     Loaded,
@@ -32,7 +33,6 @@ from pwoa.runs.prepare import (
     load_given,
     load_rest,
     measure_model,
-    merge,
     open_run,
     resolve_mode,
     resumable,

@@ -31,6 +31,7 @@ from pwoa.models.factory import is_factory
 from pwoa.models.load import kind_of, load_model
 from pwoa.progress import Progress
 from pwoa.recipe import AUTO, Recipe, load_recipe, numbers, recipe_for
+from pwoa.recipe.settings import merge
 from pwoa.runs.folder import Result, Run
 from pwoa.runs.prepare import (
     Loaded,
@@ -39,7 +40,6 @@ from pwoa.runs.prepare import (
     load_given,
     load_rest,
     measure_model,
-    merge,
     open_run,
     resolve_mode,
     resumable,
@@ -195,9 +195,7 @@ def _thaw(student: nn.Module) -> nn.Module:
 def _hash_files(method: type[Method], recipe: Recipe) -> dict[str, str]:
     """Hash the files that a method reads besides teacher and data: they are a part of what the run is."""
     files = {setting: Path(file) for setting, file in method.files(recipe).items()}
-    return {
-        setting: hashlib.sha256(file.read_bytes()).hexdigest() for setting, file in files.items() if file.is_file()
-    }
+    return {setting: hashlib.sha256(file.read_bytes()).hexdigest() for setting, file in files.items() if file.is_file()}
 
 
 def _announce(method: type[Method], loaded: Loaded, material: Material, run: Run, where: str) -> str:
