@@ -287,8 +287,8 @@ def test_it_says_where_it_goes_on_and_how_to(tmp_path: Path, short: None) -> Non
     everything(where, progress=finished)
     again = f"stopped; the same command, with the folder {where}, resumes"
     assert stopped.said == [f"evaluation folder: {where}", again]
-    assert resumed.said[0] == f"resuming {where}"
-    assert finished.said == [f"{where} is finished, nothing is left to do"]
+    assert resumed.said[:2] == [f"evaluation folder: {where}", f"resuming {where}"]
+    assert finished.said == [f"evaluation folder: {where}", f"{where} is finished, nothing is left to do"]
     without = Interrupted(3)
     with pytest.raises(KeyboardInterrupt):
         everything(progress=without)
@@ -323,7 +323,7 @@ def test_each_check_is_told_before_it_runs(short: None, monkeypatch: pytest.Monk
         "pgd",
         f"defence check black-box: square-paper with 20 queries, on {left} images",
         "square",
-        f"defence check radius: pgd5 at l∞ 0.5, on {left} images",
+        f"defence check radius: pgd5 at linf 0.5, on {left} images",
         "pgd",
     ]
     told.clear()
@@ -563,14 +563,14 @@ class TestOnnx:
     def model(self, tmp_path: Path) -> OnnxModel:
         return OnnxModel(saved_as_onnx(linear(), tmp_path / "net.onnx"), 2)
 
-    def test_standard_is_what_needs_no_gradients(self, model: OnnxModel, tmp_path: Path, short: None) -> None:
+    def test_the_default_is_what_needs_no_gradients(self, model: OnnxModel, tmp_path: Path, short: None) -> None:
         data = data_for(linear(), 40)
         scores = evaluate(model, data, surrogate=linear(), folder=tmp_path / "a")
         assert list(scores.right) == ["natural", "square", "transfer"]
         assert scores.right["natural"].tolist() == closed_form(linear(), data.test, 0)
         assert scores.right["transfer"].tolist() == closed_form(linear(), data.test, 0.1)
         assert scores["transfer"] <= scores["square"] < scores["natural"]
-        assert list(evaluate(model, data, attacks=["standard"]).right) == ["natural", "square"]
+        assert list(evaluate(model, data).right) == ["natural", "square"]
         scores = evaluate(model, data, attacks="square-paper", threat=Threat(radius=0.1))
         assert list(scores.right) == ["natural", "square-paper"]
         assert scores["square-paper"] < scores["natural"]
@@ -699,22 +699,32 @@ def test_one_whose_logits_cannot_be_told_is_refused(others: Callable[[Tensor], A
     ("options", "message"),
     [
         ({"precision": "float16"}, "precision = 'float16'; allowed: auto, float32"),
-        ({"batch": 0}, "batch = 0; give a number of 1 or more"),
-        ({"images": -1}, "cannot take the first -1 images"),
+        ({"batch": 0}, "evaluation.batch = 0; allowed: at least 1"),
+        ({"images": -1}, "evaluation.images = -1; allowed: at least 0"),
         ({"attacks": "pdg20"}, "unknown attack 'pdg20'"),
+        ({"attacks": "standard"}, "unknown attack 'standard' .it is now autoattack, .* or paper"),
+        ({"attacks": ""}, "no attack is named"),
         ({"device": "abacus"}, "device 'abacus' cannot be used"),
-        ({"model": "resnet18"}, "the model must be an nn.Module, not a str"),
+        ({"model": "resnet18"}, "resnet18 does not exist; give a run folder"),
+        ({"model": 18}, "the model must be an nn.Module or the name of a model, not a int"),
+        ({"model": None}, "the model must be an nn.Module or the name of a model, not a NoneType"),
         ({"data": 3}, "cannot load data from a int"),
-        ({"surrogate": "resnet18"}, "the surrogate must be an nn.Module, not a str"),
+        ({"data": None}, "the model is no run folder; give --data NAME"),
+        ({"surrogate": "resnet18"}, "resnet18 does not exist; give a run folder"),
+        ({"surrogate": 18}, "the surrogate must be an nn.Module or the name of a model, not a int"),
         ({"threat": "linf"}, "the threat must be as pwoa.Threat"),
-        ({"attacks": 20}, "attacks = 20; give names"),
-        ({"attacks": ["natural", 20]}, "attacks = .*; give names"),
-        ({"radii": 0.1}, "radii = 0.1; give a list of numbers"),
-        ({"radii": "0.1"}, "radii = '0.1'; give a list of numbers"),
-        ({"images": 2.5}, "images = 2.5; give a whole number"),
-        ({"batch": "all"}, "batch = 'all'; give a whole number"),
-        ({"seed": None}, "seed = None; give a whole number"),
-        ({"seed": 2**64}, "give a whole number up to 9223372036854775807"),
+        ({"attacks": 20}, "evaluation.attacks = 20 is not a list of words"),
+        ({"attacks": ["natural", 20]}, "evaluation.attacks = .* is not a list of words"),
+        ({"radii": 0.1}, "evaluation.radii = 0.1 is not a list of numbers"),
+        ({"radii": "near"}, "evaluation.radii = 'near' is not a number"),
+        ({"images": 2.5}, "evaluation.images = 2.5 is not a whole number"),
+        ({"batch": "all"}, "evaluation.batch = 'all' is not a whole number"),
+        ({"seed": -2}, "evaluation.seed = -2; allowed: at least -1"),
+        ({"seed": 2**64}, "evaluation.seed is too large; allowed: whole numbers up to 9223372036854775807"),
+        ({"settings": {"evaluation.batch": 0}}, "evaluation.batch = 0; allowed: at least 1"),
+        ({"settings": {"evaluation.bach": 1}}, "did you mean 'evaluation.batch'"),
+        ({"settings": 5}, "settings must be"),
+        ({"recipe": "mnits"}, "did you mean 'mnist'"),
         ({"device": None}, "device None cannot be used"),
     ],
 )
