@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -21,12 +22,13 @@ from PIL import Image
 from typer.testing import CliRunner
 
 from pwoa.attacks.apgd import apgd_ce, apgd_t_rounds
-from pwoa.attacks.registry import ATTACKS, ROUNDS
+from pwoa.attacks.registry import ATTACKS
 from pwoa.attacks.square import square_rounds
-from pwoa.cli.options import app
-from pwoa.cli.run import _to_prune
+from pwoa.cli import app
+from pwoa.cli.run import _prune_command
 from pwoa.data.load import load_data
-from pwoa.evaluation.scores import load_verdicts
+from pwoa.evaluation.folder import OF_MODEL
+from pwoa.evaluation.scores import FILE, load_verdicts
 from pwoa.models.architectures.registry import build
 from pwoa.recipe import load_recipe, presets, to_toml
 
@@ -108,23 +110,6 @@ def test_a_process_killed_outright_resumes_to_the_same_bits(finished: Path, digi
     assert leftovers == []
 
 
-def test_a_process_killed_outright_goes_on_where_its_pieces_are_carried_to(
-    finished: Path, digits: Path, tmp_path: Path
-) -> None:
-    here, pieces, there = tmp_path / "here", tmp_path / "pieces", tmp_path / "there"
-    process = start("prune", "--data", digits, *QUICK, "--out", here)
-    wait_for(here / "checkpoint" / "state.pt", process)
-    process.kill()
-    process.communicate()
-    assert call("pack", here, "--size", "1MB", "--out", pieces)[0] == 0
-    assert all(path.stat().st_size <= 1_000_000 for path in pieces.iterdir())
-    assert call("unpack", pieces, "--out", there)[0] == 0
-    code, out, _ = call("prune", "--data", digits, *QUICK, "--out", there)
-    assert code == 0
-    assert "resuming" in out
-    assert (there / "model.safetensors").read_bytes() == (finished / "model.safetensors").read_bytes()
-
-
 def test_ctrl_c_says_how_to_resume(tmp_path: Path, digits: Path) -> None:
     folder = tmp_path / "stopped"
     process = start("prune", "--data", digits, *QUICK, "--out", folder)
@@ -166,7 +151,7 @@ def test_sigterm_ends_robust_training(digits: Path, tmp_path: Path) -> None:
 
 def test_prune_keeps_the_verdicts_its_result_is_counted_from(finished: Path) -> None:
     result = json.loads((finished / "result.json").read_text())
-    right, about = load_verdicts(finished / "verdicts.safetensors")
+    right, about = load_verdicts(finished / OF_MODEL / FILE)
     assert {name: 5.0 * int(verdicts.sum()) for name, verdicts in right.items()} == result["pruned"]
     assert (about["images"], about["data"]) == (20, json.loads((finished / "teacher.json").read_text())["data"])
 
@@ -215,27 +200,56 @@ def accuracies(folder: Path) -> dict[str, float]:
 def test_evaluate_a_run_folder(finished: Path, tmp_path: Path) -> None:
     folder = tmp_path / "evaluation"
     code, out, err = call(
-        "evaluate", finished, "--attacks", "natural,pgd2", "--n", "20", "--no-checks", "--out", folder
+        "evaluate", finished, "--attacks", "natural,pgd2", "--images", "20", "--no-checks", "--out", folder
     )
     assert (code, err) == (0, "")
     assert f"evaluation folder: {folder}" in out
     for word in ("PGD-2", "95 % interval", "worst case", "20 test images, l∞ 0.3"):
         assert word in re.sub(r"\s+", " ", out)
     assert accuracies(folder) == json.loads((finished / "result.json").read_text())["pruned"]
-    (mine, about), (its, about_its) = (load_verdicts(place / "verdicts.safetensors") for place in (folder, finished))
+    (mine, about), (its, about_its) = (load_verdicts(place / FILE) for place in (folder, finished / OF_MODEL))
     assert all(torch.equal(mine[name], its[name]) for name in ("natural", "pgd2"))
     assert (about["data"], about["model"]) == (about_its["data"], about_its["model"])
-    code, out, _ = call("evaluate", finished, "--attacks", "natural,pgd2", "--n", "20", "--no-checks", "--out", folder)
+    code, out, _ = call(
+        "evaluate", finished, "--attacks", "natural,pgd2", "--images", "20", "--no-checks", "--out", folder
+    )
     assert code == 0
     assert f"{folder} is finished, nothing is left to do" in out
     assert "PGD-2" in out
+
+
+def test_of_a_run_its_own_recipe_says_how_it_is_evaluated_and_set_changes_that(finished: Path, tmp_path: Path) -> None:
+    def measured(*options: str | Path) -> tuple[int, list[str]]:
+        folder = tmp_path / "-".join(map(str, options)) if options else tmp_path / "plain"
+        code, _, err = call("evaluate", finished, *options, "--out", folder)
+        assert (code, err) == (0, "")
+        result = json.loads((folder / "result.json").read_text())
+        return result["images"], [row["attack"] for row in result["attacks"]]
+
+    assert measured() == (20, ["natural", "pgd2"])
+    assert measured("--set", "evaluation.images=40") == (40, ["natural", "pgd2"])
+    assert measured("--set", "evaluation.attacks=natural") == (20, ["natural"])
+    assert measured("--set", "evaluation.images=40", "--images", "30", "--attacks", "fgsm") == (30, ["natural", "fgsm"])
+    assert measured("--set", "evaluation.attacks=paper", "--attacks", "natural", "--set", "threat.radius=0.1")[0] == 20
+    (folder,) = (path for path in tmp_path.iterdir() if "radius" in path.name)
+    assert json.loads((folder / "result.json").read_text())["threat"]["radius"] == 0.1
+
+
+def test_evaluate_recognises_the_architecture_of_a_checkpoint(digits: Path, tmp_path: Path) -> None:
+    weights = tmp_path / "net.pt"
+    torch.save({"state_dict": build("lenet", 10, 1).state_dict()}, weights)
+    common = ("--data", digits, "--attacks", "natural", "--images", "30", "--no-checks", "--out")
+    assert call("evaluate", weights, *common, tmp_path / "a")[0] == 0
+    assert call("evaluate", weights, "--arch", "lenet", *common, tmp_path / "b")[0] == 0
+    assert accuracies(tmp_path / "a") == accuracies(tmp_path / "b")
+    assert json.loads((tmp_path / "a" / "result.json").read_text())["architecture"] == "lenet"
 
 
 @pytest.mark.usefixtures("_here")
 def test_without_out_the_folder_is_that_of_the_command(nets: Path, digits: Path) -> None:
     weights = nets.parent / "net.pt"
     torch.save({"model": build("lenet", 10, 1).state_dict()}, weights)
-    same = ("evaluate", weights, "--arch", "lenet", "--data", digits, "--attacks", "natural", "--n", "10")
+    same = ("evaluate", weights, "--arch", "lenet", "--data", digits, "--attacks", "natural", "--images", "10")
     places = Path("runs") / "evaluate"
 
     def after(*command: str | Path) -> int:
@@ -246,11 +260,11 @@ def test_without_out_the_folder_is_that_of_the_command(nets: Path, digits: Path)
     assert after(*same) == 1
     assert next(places.iterdir()).name.startswith("net-")
     assert after(*same) == 1
-    for number, more in enumerate((["--seed", "1"], ["--n", "11"], ["--radius", "0.1"], ["--no-checks"]), 2):
+    for number, more in enumerate((["--seed", "1"], ["--images", "11"], ["--radius", "0.1"], ["--no-checks"]), 2):
         assert after(*same, *more) == number
     torch.save(build("lenet", 10, 1).state_dict(), weights)
     assert after(*same) == 6  # other weights under the same name
-    factory = ("evaluate", f"{nets}:plain", "--data", digits, "--attacks", "natural", "--n", "10")
+    factory = ("evaluate", f"{nets}:plain", "--data", digits, "--attacks", "natural", "--images", "10")
     assert after(*factory) == 7
     assert after(*factory[:1], f"{nets}:bent", *factory[2:]) == 8
 
@@ -259,7 +273,7 @@ def test_evaluate_weights_with_an_architecture_of_ones_own(nets: Path, digits: P
     weights = tmp_path / "net.pt"
     torch.manual_seed(1)
     torch.save({"1.weight": torch.randn(10, 784), "1.bias": torch.zeros(10)}, weights)
-    common = ("--data", digits, "--attacks", "natural,fgsm", "--n", "30", "--no-checks", "--out")
+    common = ("--data", digits, "--attacks", "natural,fgsm", "--images", "30", "--no-checks", "--out")
     assert call("evaluate", weights, "--arch", f"{nets}:plain", *common, tmp_path / "a")[0] == 0
     assert call("evaluate", f"{nets}:plain", "--checkpoint", weights, *common, tmp_path / "b")[0] == 0
     assert call("evaluate", f"{nets}:plain", *common, tmp_path / "c")[0] == 0
@@ -277,10 +291,14 @@ def test_evaluate_prints_its_warnings(nets: Path, digits: Path, tmp_path: Path) 
 
 
 def test_evaluate_an_onnx_file(nets: Path, digits: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(ATTACKS, "apgd-ce", partial(apgd_ce, steps=5))
-    monkeypatch.setitem(ROUNDS, "apgd-t", partial(apgd_t_rounds, targets=1, steps=5))
-    monkeypatch.setitem(ROUNDS, "square", partial(square_rounds, queries=10))
-    monkeypatch.setitem(ROUNDS, "square-paper", partial(square_rounds, queries=10, paper=True))
+    rounds = {
+        "apgd-t": partial(apgd_t_rounds, targets=1, steps=5),
+        "square": partial(square_rounds, queries=10),
+        "square-paper": partial(square_rounds, queries=10, paper=True),
+    }
+    monkeypatch.setitem(ATTACKS, "apgd-ce", replace(ATTACKS["apgd-ce"], run=partial(apgd_ce, steps=5)))
+    for name, fewer in rounds.items():
+        monkeypatch.setitem(ATTACKS, name, replace(ATTACKS[name], rounds=fewer))
     path = tmp_path / "net.onnx"
     torch.manual_seed(0)
     layer = torch.nn.Linear(784, 10)  # what `plain` makes
@@ -292,7 +310,7 @@ def test_evaluate_an_onnx_file(nets: Path, digits: Path, tmp_path: Path, monkeyp
         [numpy_helper.from_array(v.detach().numpy(), name) for name, v in (("w", layer.weight), ("b", layer.bias))],
     )
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), path)
-    command = ("evaluate", path, "--data", digits, "--n", "30", "--out")
+    command = ("evaluate", path, "--data", digits, "--images", "30", "--out")
     code, out, _ = call(*command, tmp_path / "a", "--surrogate", f"{nets}:plain")
     assert code == 0
     assert all(word in out for word in ("natural", "Square", "transfer", "worst case"))
@@ -313,7 +331,7 @@ def test_evaluate_an_onnx_file(nets: Path, digits: Path, tmp_path: Path, monkeyp
 def test_evaluate_draws_the_security_curve(nets: Path, digits: Path, tmp_path: Path) -> None:
     folder = tmp_path / "[curve]"
     command = ("evaluate", f"{nets}:plain", "--data", digits, "--attacks", "natural,fgsm", "--out", folder)
-    code, out, _ = call(*command, "--eps", "0,16/255,4/255")
+    code, out, _ = call(*command, "--radii", "0,16/255,4/255")
     assert code == 0
     assert f"security curve: {folder / 'curve.png'}" in out
     with Image.open(folder / "curve.png") as picture:
@@ -331,7 +349,7 @@ from pwoa.cli import main
 from pwoa.evaluation import folder
 
 folder.SAVE_SECONDS = 0.0
-save, saves = folder.Folder.save, []
+save, saves = folder.EvaluationFolder.save, []
 
 def save_and_wait(self, measurements):
     save(self, measurements)
@@ -340,7 +358,7 @@ def save_and_wait(self, measurements):
         print("it can be killed now", flush=True)
         time.sleep(600)
 
-folder.Folder.save = save_and_wait
+folder.EvaluationFolder.save = save_and_wait
 main()
 """
 
@@ -367,18 +385,18 @@ def test_an_evaluation_that_is_killed_resumes_to_the_same_result(
     whole, killed = tmp_path / "whole", tmp_path / "killed"
     assert accuracies(whole) == accuracies(killed)
     assert accuracies(whole)["apgd-ce"] < accuracies(whole)["natural"]
-    (right, _), (others, _) = (load_verdicts(place / "verdicts.safetensors") for place in (whole, killed))
+    (right, _), (others, _) = (load_verdicts(place / FILE) for place in (whole, killed))
     assert all(torch.equal(right[name], others[name]) for name in right)
     assert sorted(os.listdir(killed)) == ["evaluation.json", "result.json", "verdicts.safetensors"]
 
 
 def test_compare_two_evaluations_and_two_runs(finished: Path, nets: Path, digits: Path, tmp_path: Path) -> None:
-    common = ("--data", digits, "--attacks", "natural,fgsm", "--n", "20", "--no-checks", "--out")
+    common = ("--data", digits, "--attacks", "natural,fgsm", "--images", "20", "--no-checks", "--out")
     for name, model in (("a", finished), ("b", f"{nets}:plain"), ("c", f"{nets}:bent")):
         assert call("evaluate", model, *common, tmp_path / name)[0] == 0
     code, out, err = call("compare", tmp_path / "a", tmp_path / "b")
     assert (code, err) == (0, "")
-    for word in ("B − A", "95 % interval", "FGSM", "natural", "<0.001", "20 images", "A was attacked at linf 0.3"):
+    for word in ("B − A", "95 % interval", "FGSM", "natural", "<0.001", "20 images", "A was attacked at l∞ 0.3"):
         assert word in re.sub(r"\s+", " ", out)
     assert "was attacked" not in call("compare", tmp_path / "b", tmp_path / "c")[1]
     other = tmp_path / "run"
@@ -397,24 +415,33 @@ def test_compare_two_evaluations_and_two_runs(finished: Path, nets: Path, digits
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["{tmp}/nowhere"], "nowhere does not exist, and is no run folder; give --data NAME, or --recipe"),
-        (["{tmp}/nowhere", "--data", "{digits}"], "nowhere does not exist; give a run folder, a checkpoint"),
+        (["{tmp}/nowhere"], "nowhere does not exist; give --data NAME, or --recipe"),
+        (
+            ["{tmp}/nowhere", "--data", "{digits}"],
+            "nowhere does not exist; give a run folder, a model folder, a checkpoint",
+        ),
         (["{tmp}", "--data", "{digits}"], "is neither a run nor a model folder: it has no recipe.toml"),
         (["{run}", "--arch", "lenet"], "leave out --arch"),
         (["{run}", "--checkpoint", "x.pt"], "--checkpoint goes with a factory"),
         (["{run}", "--out", "{digits}"], "exists and holds no evaluation; choose another folder"),
         (["{run}", "--out", "{run}"], "exists and holds no evaluation; choose another folder"),
         (["{run}", "--attacks", "pdg20"], "unknown attack 'pdg20'"),
-        (["{run}", "--seed", "9" * 30], "give a whole number up to 9223372036854775807"),
+        (["{run}", "--attacks", "standard"], "it is now autoattack, AutoAttack's four attacks, or paper"),
+        (["{run}", "--set", "evaluation.image=40"], "did you mean 'evaluation.images'?"),
+        (["{run}", "--set", "evaluation.images=many"], "evaluation.images = 'many' is not a whole number"),
+        (
+            ["{run}", "--seed", "9" * 30],
+            "evaluation.seed is too large; allowed: whole numbers up to 9223372036854775807",
+        ),
         (["{run}", "--surrogate-arch", "lenet"], "--surrogate-arch goes with --surrogate MODEL"),
         (["x" * 300, "--data", "{digits}"], "File name too long"),
         (["{run}", "--attacks", "transfer"], "the attack transfer needs a surrogate: --surrogate MODEL"),
-        (["{run}", "--eps", "0,much"], "'0,much' is no list of radii"),
-        (["{run}", "--eps", "0,2"], "threat.radius = 2.0; allowed: from 0 to 1 in linf"),
+        (["{run}", "--radii", "0,much"], "'0,much' is no list of radii"),
+        (["{run}", "--radii", "0,2"], "threat.radius = 2.0; allowed: from 0 to 1 in linf"),
         (["{run}", "--radius", "wide"], "threat.radius = 'wide' is not a number"),
-        (["{run}", "--precision", "float8"], "precision = 'float8'; allowed: auto, float32"),
-        (["{run}", "--batch", "0"], "batch = 0; give a number of 1 or more"),
-        (["{run}", "--n", "-1"], "cannot take the first -1 images"),
+        (["{run}", "--precision", "float8"], "evaluation.precision = 'float8'; allowed: auto, float32"),
+        (["{run}", "--batch", "0"], "evaluation.batch = 0; allowed: at least 1"),
+        (["{run}", "--images", "-1"], "evaluation.images = -1; allowed: at least 0"),
         (["{nets}:nothing", "--data", "{digits}"], "has no 'nothing'"),
         (["{nets}:plain", "--data", "minst"], "did you mean 'mnist'?"),
     ],
@@ -574,9 +601,11 @@ def test_a_recipe_is_shown_with_all_its_settings() -> None:
 
 def test_what_was_trained_is_pruned_on_the_same_data_against_the_same_attacker() -> None:
     plan = load_recipe("teacher-mnist").with_settings({"data.folder": "my data"})
-    said = _to_prune(plan, "lenet", Path("runs/a/model.safetensors"))
-    assert said == "pwoa prune --arch lenet --checkpoint runs/a/model.safetensors --data mnist --folder 'my data'"
-    said = _to_prune(plan.with_settings({"data.name": "tiny", "data.folder": ""}), "lenet", Path("w.pt"))
-    assert said == (
+    command = _prune_command(plan, "lenet", Path("runs/a/model.safetensors"))
+    assert command == (
+        "pwoa prune --arch lenet --checkpoint runs/a/model.safetensors --data mnist --data-folder 'my data'"
+    )
+    command = _prune_command(plan.with_settings({"data.name": "tiny", "data.folder": ""}), "lenet", Path("w.pt"))
+    assert command == (
         "pwoa prune --arch lenet --checkpoint w.pt --data tiny --set threat.radius=0.3 --set threat.step=0.01"
     )

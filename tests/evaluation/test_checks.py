@@ -91,7 +91,7 @@ def test_nothing_is_wrong_with_a_linear_model() -> None:
 
 def test_nothing_is_wrong_with_the_embedded_lenet() -> None:
     data = pwoa.load_data("mnist-mini")
-    model = pwoa.load_model("lenet", "embedded", data)
+    model = pwoa.load_model("embedded", data)
     assert check_modes(model) == []
     assert check_behaviour(model, *data.test.batch(torch.arange(200))) == []
 

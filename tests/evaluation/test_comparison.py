@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from pwoa.errors import InputError
 from pwoa.evaluation.comparison import compare, mcnemar
+from pwoa.evaluation.folder import OF_MODEL
 from pwoa.evaluation.scores import FILE, paired, save_verdicts
 
 LINF8 = {"norm": "linf", "radius": 8 / 255, "step": 2 / 255}
@@ -68,13 +69,13 @@ def test_rows_are_in_the_order_of_a_with_what_only_one_has_left_out_and_said(sto
 @pytest.mark.parametrize(
     ("threat", "note"),
     [
-        (LINF8 | {"radius": 4 / 255}, "A was attacked at linf 0.03137, B at linf 0.01569"),
-        ({"norm": "l2", "radius": 0.5, "step": 0.1}, "A was attacked at linf 0.03137, B at l2 0.5"),
+        (LINF8 | {"radius": 4 / 255}, "A was attacked at l∞ 8/255, B at l∞ 4/255"),
+        ({"norm": "l2", "radius": 0.5, "step": 0.1}, "A was attacked at l∞ 8/255, B at l2 0.5"),
         (
             LINF8 | {"step": 0.01},
-            "A was attacked at linf 0.03137 in steps of 0.007843, B at linf 0.03137 in steps of 0.01",
+            "A was attacked at l∞ 8/255 in steps of 2/255, B at l∞ 8/255 in steps of 0.01",
         ),
-        (None, "A was attacked at linf 0.03137, B at an unknown threat"),
+        (None, "A was attacked at l∞ 8/255, B at an unknown threat"),
     ],
 )
 def test_another_threat_is_noted(store: Store, threat: dict[str, Any] | None, note: str) -> None:
@@ -110,6 +111,14 @@ def test_a_folder_without_verdicts_is_refused(store: Store, tmp_path: Path) -> N
     (bare / FILE).write_bytes(b"something else")
     with pytest.raises(InputError, match="is damaged or no file of verdicts"):
         compare(good, bare)
+
+
+def test_of_a_run_the_evaluation_of_its_model_is_compared(store: Store) -> None:
+    a, b = store("a", {"cw": "10"}), store("b", {"cw": "11"})
+    (a / OF_MODEL).mkdir(parents=True)
+    (a / FILE).rename(a / OF_MODEL / FILE)
+    found = compare(a, b)  # B has its verdicts in the folder itself, as runs of version 0.2 have
+    assert (found.a, found.rows[0].difference) == (a, 50)
 
 
 def test_images_of_an_attack_that_was_not_compared_are_refused(store: Store) -> None:

@@ -15,12 +15,12 @@ from torch import Tensor, nn
 
 from pwoa.attacks.autoattack import State, Verdicts, autoattack
 from pwoa.attacks.fab import fab_t_rounds
-from pwoa.attacks.registry import ROUNDS
+from pwoa.attacks.registry import ATTACKS
 from pwoa.attacks.square import square_rounds
 from pwoa.errors import InputError
 from pwoa.evaluation import folder
 from pwoa.evaluation.checks import Finding
-from pwoa.evaluation.folder import Folder, at_radius, verdicts_of
+from pwoa.evaluation.folder import EvaluationFolder, verdicts_of
 from pwoa.evaluation.record import result_of
 from pwoa.evaluation.robustness import Measurement
 from pwoa.evaluation.scores import FILE, Scores, load_verdicts
@@ -45,15 +45,15 @@ def _save_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def begun(tmp_path: Path) -> Folder:
-    place = Folder(tmp_path / "evaluation", ASKED)
+def begun(tmp_path: Path) -> EvaluationFolder:
+    place = EvaluationFolder(tmp_path / "evaluation", ASKED)
     place.begin()
     return place
 
 
 def refused(path: Path, asked: dict[str, Any] | None = None) -> str:
     with pytest.raises(InputError) as caught:
-        Folder(path, asked or ASKED)
+        EvaluationFolder(path, asked or ASKED)
     assert "\n" not in str(caught.value)
     return str(caught.value)
 
@@ -66,36 +66,36 @@ def bits(digits: str) -> Tensor:
 
 
 def test_opening_writes_nothing_and_begin_makes_the_folder(tmp_path: Path) -> None:
-    place = Folder(tmp_path / "a" / "b", ASKED)
+    place = EvaluationFolder(tmp_path / "a" / "b", ASKED)
     assert not list(tmp_path.iterdir())
     place.begin()
     assert [path.name for path in (tmp_path / "a" / "b").iterdir()] == ["evaluation.json"]
     assert json.loads((tmp_path / "a" / "b" / "evaluation.json").read_text()) == ASKED
-    again = Folder(tmp_path / "a" / "b", ASKED)
+    again = EvaluationFolder(tmp_path / "a" / "b", ASKED)
     assert not again.finished
     assert again.resume(CPU) == []
 
 
 @pytest.mark.parametrize("key", list(ASKED))
-def test_another_evaluation_is_refused_by_what_differs(begun: Folder, key: str) -> None:
+def test_another_evaluation_is_refused_by_what_differs(begun: EvaluationFolder, key: str) -> None:
     said = refused(begun.path, ASKED | {key: "other"})
     assert said.startswith(f"{begun.path} holds another evaluation ({key}: there ")
-    assert said.endswith(', now "other"); choose another folder')
+    assert said.endswith(', now "other"); choose another folder, or give the same again to resume it')
 
 
-def test_numbers_and_fingerprints_that_differ_are_told(begun: Folder) -> None:
+def test_numbers_and_fingerprints_that_differ_are_told(begun: EvaluationFolder) -> None:
     said = refused(begun.path, ASKED | {"model": "0123456789abcdef", "images": 1, "attacks": ["fgsm"]})
     assert ', now "0123456789ab"; images: there ' in said
     assert ", now 1; attacks: there " in said
 
 
-def test_one_that_was_asked_something_more_is_named_too(begun: Folder) -> None:
+def test_one_that_was_asked_something_more_is_named_too(begun: EvaluationFolder) -> None:
     (begun.path / "evaluation.json").write_text(json.dumps(ASKED | {"weather": "fine"}))
     assert '(weather: there "fine", now "null"); choose' in refused(begun.path)
 
 
-def test_what_is_asked_is_compared_as_json_has_it(begun: Folder) -> None:
-    Folder(begun.path, ASKED | {"attacks": ("natural", "pgd20"), "seed": 0.0})
+def test_what_is_asked_is_compared_as_json_has_it(begun: EvaluationFolder) -> None:
+    EvaluationFolder(begun.path, ASKED | {"attacks": ("natural", "pgd20"), "seed": 0.0})
 
 
 @pytest.mark.parametrize("content", ["", "{", "[1]", "null", "\x00"])
@@ -108,25 +108,27 @@ def test_a_folder_of_something_else_is_refused(tmp_path: Path, content: str) -> 
 
 
 def test_one_that_is_empty_or_was_killed_while_it_began_is_taken(tmp_path: Path) -> None:
-    Folder(tmp_path, ASKED)
+    EvaluationFolder(tmp_path, ASKED)
     (tmp_path / ".evaluation.json.part").write_text("{")
-    Folder(tmp_path, ASKED).begin()
+    EvaluationFolder(tmp_path, ASKED).begin()
     assert [path.name for path in tmp_path.iterdir()] == ["evaluation.json"]
 
 
 def test_what_cannot_be_written_is_refused_before_anything_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "access", lambda path, mode: False)
-    assert refused(tmp_path / "a" / "b") == f"cannot write to {tmp_path}; choose another folder"
+    assert refused(tmp_path / "a" / "b") == (
+        f"cannot write to {tmp_path}; choose another folder with --out (in Python: folder=)"
+    )
     (tmp_path / "file").write_text("")
     monkeypatch.undo()
     with pytest.raises(InputError, match=r"cannot write to .*file/b: "):
-        Folder(tmp_path / "file" / "b", ASKED).begin()
+        EvaluationFolder(tmp_path / "file" / "b", ASKED).begin()
 
 
 # How far it has come
 
 
-def test_it_is_not_saved_more_often_than_it_should(begun: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_is_not_saved_more_often_than_it_should(begun: EvaluationFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(folder, "SAVE_SECONDS", 1000.0)
     begun.save([Measurement()])
     assert begun.resume(CPU) == []
@@ -135,7 +137,7 @@ def test_it_is_not_saved_more_often_than_it_should(begun: Folder, monkeypatch: p
     assert begun.resume(CPU) == [Measurement()]
 
 
-def test_measurements_come_back_as_they_were(begun: Folder) -> None:
+def test_measurements_come_back_as_they_were(begun: EvaluationFolder) -> None:
     state = State(torch.tensor([-1, 2]), torch.rand(2, 1, 3, 3), torch.tensor([0]), 2, 1, 1, {"natural": 0.5})
     measured = [
         Measurement({"natural": bits("101"), "pgd20": bits("100")}, {}, {"natural": 0.1, "pgd20": 0.2}, 3),
@@ -145,7 +147,7 @@ def test_measurements_come_back_as_they_were(begun: Folder) -> None:
         *(Measurement({"natural": bits("000")}, done=number) for number in range(10)),
     ]
     begun.save(measured)
-    found = Folder(begun.path, ASKED).resume(CPU)
+    found = EvaluationFolder(begun.path, ASKED).resume(CPU)
     assert len(found) == len(measured)
     for one, other in zip(found, measured, strict=True):
         assert (one.seconds, one.done) == (other.seconds, other.done)
@@ -166,10 +168,10 @@ class Stopped(Exception):
 
 @pytest.mark.parametrize("norm", ["linf", "l2"])
 def test_autoattack_that_goes_on_from_the_disk_ends_with_the_same_bits(
-    begun: Folder, norm: str, monkeypatch: pytest.MonkeyPatch
+    begun: EvaluationFolder, norm: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(ROUNDS, "fab-t", partial(fab_t_rounds, steps=5))
-    monkeypatch.setitem(ROUNDS, "square", partial(square_rounds, queries=60))
+    for name, rounds in (("fab-t", partial(fab_t_rounds, steps=5)), ("square", partial(square_rounds, queries=60))):
+        monkeypatch.setitem(ATTACKS, name, dataclasses.replace(ATTACKS[name], rounds=rounds))
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         model = nn.Sequential(nn.Flatten(), nn.Linear(9, 8), nn.Tanh(), nn.Linear(8, 3))
@@ -185,7 +187,7 @@ def test_autoattack_that_goes_on_from_the_disk_ends_with_the_same_bits(
     def in_pieces() -> Verdicts:
         nonlocal stops
         for _ in range(100):
-            known = Folder(begun.path, ASKED).resume(CPU)
+            known = EvaluationFolder(begun.path, ASKED).resume(CPU)
             try:
                 return attack(state=known[0].ensemble if known else None, save=save)
             except Stopped:
@@ -200,7 +202,7 @@ def test_autoattack_that_goes_on_from_the_disk_ends_with_the_same_bits(
 
 
 @pytest.mark.parametrize("content", [b"", b"something else", None])
-def test_progress_that_is_damaged_is_said_so(begun: Folder, content: bytes | None) -> None:
+def test_progress_that_is_damaged_is_said_so(begun: EvaluationFolder, content: bytes | None) -> None:
     begun.save([Measurement({"natural": bits("101")})])
     file = begun.path / "progress.safetensors"
     file.write_bytes(file.read_bytes()[:-1] if content is None else content)
@@ -216,9 +218,9 @@ def measured() -> Scores:
     right = {"natural": bits("111"), "pgd20": bits("110"), "autoattack": bits("100")}
     after = {"apgd-ce": bits("110"), "square": bits("100")}
     seconds = {"natural": 0.1, "pgd20": 0.25, "autoattack": 2.0, "autoattack:apgd-ce": 1.5, "autoattack:square": 0.5}
-    zero = Scores(at_radius(THREAT, 0), dict.fromkeys(right, bits("111")), {"natural": 0.1})
+    zero = Scores(THREAT.at_radius(0), dict.fromkeys(right, bits("111")), {"natural": 0.1})
     far = Scores(
-        at_radius(THREAT, 0.25),
+        THREAT.at_radius(0.25),
         {"natural": bits("111"), "pgd20": bits("010"), "autoattack": bits("000")},
         {"pgd20": 0.75, "autoattack:square": 0.5},
         {"apgd-ce": bits("010"), "square": bits("000")},
@@ -238,18 +240,18 @@ def assert_same(found: Scores, expected: Scores) -> None:
         assert_same(one, other)
 
 
-def test_a_finished_evaluation_is_read_as_it_was(begun: Folder) -> None:
+def test_a_finished_evaluation_is_read_as_it_was(begun: EvaluationFolder) -> None:
     begun.save([Measurement()])
     (begun.path / ".progress.safetensors.part").write_text("half")
     scores = measured()
     begun.finish(scores, result_of(scores, nn.Flatten(), ABOUT))
     assert sorted(path.name for path in begun.path.iterdir()) == ["evaluation.json", "result.json", FILE]
-    again = Folder(begun.path, ASKED)
+    again = EvaluationFolder(begun.path, ASKED)
     assert again.finished
     assert_same(again.read(), scores)
 
 
-def test_verdicts_are_named_by_attack_part_and_radius(begun: Folder) -> None:
+def test_verdicts_are_named_by_attack_part_and_radius(begun: EvaluationFolder) -> None:
     names = [
         *("natural", "pgd20", "autoattack", "autoattack:apgd-ce", "autoattack:square"),
         *("natural@0", "pgd20@0", "autoattack@0"),
@@ -264,23 +266,23 @@ def test_verdicts_are_named_by_attack_part_and_radius(begun: Folder) -> None:
 
 
 def test_a_finished_one_can_be_read_where_nothing_can_be_written(
-    begun: Folder, monkeypatch: pytest.MonkeyPatch
+    begun: EvaluationFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     scores = measured()
     begun.finish(scores, result_of(scores, nn.Flatten(), ABOUT))
     monkeypatch.setattr(os, "access", lambda path, mode: False)
-    assert_same(Folder(begun.path, ASKED).read(), scores)
+    assert_same(EvaluationFolder(begun.path, ASKED).read(), scores)
 
 
-def test_a_damaged_result_is_said_so(begun: Folder) -> None:
+def test_a_damaged_result_is_said_so(begun: EvaluationFolder) -> None:
     begun.finish(measured(), result_of(measured(), nn.Flatten(), ABOUT))
     for content in ("", "{}", '{"attacks": [], "warnings": [], "curve": [{"radius": 7}]}'):
         (begun.path / "result.json").write_text(content)
         with pytest.raises(InputError, match=r"result.json is damaged \(.*\); choose another folder"):
-            Folder(begun.path, ASKED).read()
+            EvaluationFolder(begun.path, ASKED).read()
     (begun.path / FILE).unlink()
     with pytest.raises(InputError, match=f"{FILE} does not exist"):
-        Folder(begun.path, ASKED).read()
+        EvaluationFolder(begun.path, ASKED).read()
 
 
 @pytest.mark.parametrize(
@@ -295,4 +297,4 @@ def test_a_damaged_result_is_said_so(begun: Folder) -> None:
     ],
 )
 def test_the_step_is_the_same_share_of_another_radius(threat: Threat, radius: float, expected: Threat) -> None:
-    assert at_radius(threat, radius) == expected
+    assert threat.at_radius(radius) == expected

@@ -7,6 +7,7 @@ import importlib
 import json
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import ModuleType
@@ -20,13 +21,13 @@ from torch import Tensor, nn
 
 from pwoa.attacks.apgd import apgd_ce, apgd_t_rounds
 from pwoa.attacks.fab import fab_t_rounds
-from pwoa.attacks.registry import ATTACKS, ROUNDS
+from pwoa.attacks.registry import ATTACKS
 from pwoa.attacks.square import square_rounds
 from pwoa.data.images import Data, Images
 from pwoa.errors import InputError
-from pwoa.evaluation import checks, folder, measure
+from pwoa.evaluation import behaviour, checks, folder, measure
 from pwoa.evaluation.checks import Finding
-from pwoa.evaluation.folder import Folder
+from pwoa.evaluation.folder import EvaluationFolder
 from pwoa.evaluation.measure import evaluate as library
 from pwoa.evaluation.robustness import Measurement, robustness
 from pwoa.evaluation.scores import FILE, Scores, load_verdicts, wilson
@@ -111,14 +112,18 @@ class Masked(nn.Module):
 @pytest.fixture
 def short(monkeypatch: pytest.MonkeyPatch) -> None:
     """All attacks and checks with few steps, and progress that is saved after each batch, if not for a power cut."""
-    monkeypatch.setitem(ATTACKS, "apgd-ce", partial(apgd_ce, steps=3))
-    monkeypatch.setitem(ROUNDS, "apgd-t", partial(apgd_t_rounds, steps=3))
-    monkeypatch.setitem(ROUNDS, "fab-t", partial(fab_t_rounds, steps=3))
-    monkeypatch.setitem(ROUNDS, "square", partial(square_rounds, queries=15))
-    monkeypatch.setitem(ROUNDS, "square-paper", partial(square_rounds, queries=15, paper=True))
-    monkeypatch.setattr(checks.attacks, "APGD_STEPS", 2)
-    monkeypatch.setattr(checks.attacks, "QUERIES", 20)
-    monkeypatch.setattr(checks.attacks, "WIDE_STEPS", 5)
+    rounds = {
+        "apgd-t": partial(apgd_t_rounds, steps=3),
+        "fab-t": partial(fab_t_rounds, steps=3),
+        "square": partial(square_rounds, queries=15),
+        "square-paper": partial(square_rounds, queries=15, paper=True),
+    }
+    monkeypatch.setitem(ATTACKS, "apgd-ce", replace(ATTACKS["apgd-ce"], run=partial(apgd_ce, steps=3)))
+    for name, fewer in rounds.items():
+        monkeypatch.setitem(ATTACKS, name, replace(ATTACKS[name], rounds=fewer))
+    monkeypatch.setattr(checks, "APGD_STEPS", 2)
+    monkeypatch.setattr(checks, "QUERIES", 20)
+    monkeypatch.setattr(checks, "WIDE_STEPS", 5)
     monkeypatch.setattr(folder, "SAVE_SECONDS", 0.0)
     monkeypatch.setattr(os, "fsync", lambda file: None)
 
@@ -178,13 +183,13 @@ def test_stopped_at_every_save_it_ends_with_the_same_result(
     tmp_path: Path, short: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = everything(tmp_path / "whole")
-    save = Folder.save
+    save = EvaluationFolder.save
 
-    def save_and_stop(self: Folder, measurements: list[Measurement]) -> None:
+    def save_and_stop(self: EvaluationFolder, measurements: list[Measurement]) -> None:
         save(self, measurements)
         raise Stopped
 
-    monkeypatch.setattr(Folder, "save", save_and_stop)
+    monkeypatch.setattr(EvaluationFolder, "save", save_and_stop)
 
     def in_pieces() -> tuple[Scores, int]:
         for stops in range(200):
@@ -197,7 +202,7 @@ def test_stopped_at_every_save_it_ends_with_the_same_result(
     found, stops = in_pieces()
     assert stops > 30
     assert_same_folder(tmp_path / "whole", tmp_path / "pieces")
-    assert [point.accuracy for point in found.curve] == [point.accuracy for point in whole.curve]
+    assert [dict(point) for point in found.curve] == [dict(point) for point in whole.curve]
     assert list(found.seconds) == list(whole.seconds)
 
 
@@ -258,7 +263,7 @@ def test_a_model_that_cannot_take_no_images_is_resumed(tmp_path: Path, short: No
     options: dict[str, Any] = {"attacks": "natural,apgd-ce", "batch": 8}
     with pytest.raises(Stopped):
         evaluate(Views(), data_for(linear()), folder=tmp_path / "a", progress=Killer(8), **options)
-    known = Folder(tmp_path / "a", json.loads((tmp_path / "a" / "evaluation.json").read_text()))
+    known = EvaluationFolder(tmp_path / "a", json.loads((tmp_path / "a" / "evaluation.json").read_text()))
     assert known.resume(torch.device("cpu"))[0].done == 20
     evaluate(Views(), data_for(linear()), folder=tmp_path / "a", **options)
     evaluate(Views(), data_for(linear()), folder=tmp_path / "b", **options)
@@ -282,8 +287,8 @@ def test_it_says_where_it_goes_on_and_how_to(tmp_path: Path, short: None) -> Non
     everything(where, progress=finished)
     again = f"stopped; the same command, with the folder {where}, resumes"
     assert stopped.said == [f"evaluation folder: {where}", again]
-    assert resumed.said[0] == f"resuming {where}"
-    assert finished.said == [f"{where} is finished, nothing is left to do"]
+    assert resumed.said[:2] == [f"evaluation folder: {where}", f"resuming {where}"]
+    assert finished.said == [f"evaluation folder: {where}", f"{where} is finished, nothing is left to do"]
     without = Interrupted(3)
     with pytest.raises(KeyboardInterrupt):
         everything(progress=without)
@@ -306,9 +311,9 @@ def test_each_check_is_told_before_it_runs(short: None, monkeypatch: pytest.Monk
 
         monkeypatch.setattr(module, name, run)
 
-    watched(checks.behaviour, "_check_random")
-    watched(checks.attacks, "square")
-    watched(checks.attacks, "pgd")
+    watched(behaviour, "_check_random")
+    watched(checks, "square")
+    watched(checks, "pgd")
     scores = evaluate(curved(), data_for(curved()), attacks="pgd3", progress=Teller())
     left = int(scores.worst.sum())
     assert told == [
@@ -413,9 +418,9 @@ def test_a_folder_that_will_not_do_is_refused_before_any_work(
 def test_the_scores(short: None) -> None:
     scores = everything()
     names = ["natural", "pgd3", "transfer", "autoattack"]
-    assert list(scores.right) == list(scores.accuracy) == names
+    assert list(scores.right) == list(scores) == names
     assert scores["natural"] == 85.0
-    assert scores.accuracy == {name: 5.0 * sum(scores.right[name].tolist()) for name in names}
+    assert dict(scores) == {name: 5.0 * sum(scores.right[name].tolist()) for name in names}
     assert scores.worst.tolist() == [all(scores.right[name][image] for name in names) for image in range(20)]
     assert 0 < int(scores.worst.sum()) < 17
     assert scores.interval("natural") == wilson(17, 20)
@@ -429,7 +434,7 @@ def test_the_scores(short: None) -> None:
 def test_the_result_says_the_same_as_the_scores(tmp_path: Path, short: None) -> None:
     scores = everything(tmp_path, images=15)
     found = result_in(tmp_path)
-    assert {row["attack"]: row["accuracy"] for row in found["attacks"] if ":" not in row["attack"]} == scores.accuracy
+    assert {row["attack"]: row["accuracy"] for row in found["attacks"] if ":" not in row["attack"]} == dict(scores)
     assert found["worst_case"]["right"] == int(scores.worst.sum())
     assert found["autoattack_acc"] == f"{scores['autoattack']:.2f}"
     assert (found["name"], found["dataset"], found["eps"]) == ("curved", "mine", "0.1")
@@ -503,7 +508,9 @@ class TestCurve:
         assert [point.threat.radius for point in scores.curve] == sorted(measured)
 
     def test_at_radius_0_nothing_is_attacked_and_all_is_natural(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setitem(ATTACKS, "apgd-ce", lambda *args, **options: pytest.fail("attacked"))
+        monkeypatch.setitem(
+            ATTACKS, "apgd-ce", replace(ATTACKS["apgd-ce"], run=lambda *args, **options: pytest.fail("attacked"))
+        )
         names = "pgd3,apgd-ce"
         model = linear()
         scores = evaluate(model, data_for(model), attacks=names, threat=Threat(radius=0.0), checks=False)
@@ -556,14 +563,14 @@ class TestOnnx:
     def model(self, tmp_path: Path) -> OnnxModel:
         return OnnxModel(saved_as_onnx(linear(), tmp_path / "net.onnx"), 2)
 
-    def test_standard_is_what_needs_no_gradients(self, model: OnnxModel, tmp_path: Path, short: None) -> None:
+    def test_the_default_is_what_needs_no_gradients(self, model: OnnxModel, tmp_path: Path, short: None) -> None:
         data = data_for(linear(), 40)
         scores = evaluate(model, data, surrogate=linear(), folder=tmp_path / "a")
         assert list(scores.right) == ["natural", "square", "transfer"]
         assert scores.right["natural"].tolist() == closed_form(linear(), data.test, 0)
         assert scores.right["transfer"].tolist() == closed_form(linear(), data.test, 0.1)
         assert scores["transfer"] <= scores["square"] < scores["natural"]
-        assert list(evaluate(model, data, attacks=["standard"]).right) == ["natural", "square"]
+        assert list(evaluate(model, data).right) == ["natural", "square"]
         scores = evaluate(model, data, attacks="square-paper", threat=Threat(radius=0.1))
         assert list(scores.right) == ["natural", "square-paper"]
         assert scores["square-paper"] < scores["natural"]
@@ -576,8 +583,8 @@ class TestOnnx:
     def test_an_attack_that_needs_gradients_is_refused_in_one_line(self, model: OnnxModel, attack: str) -> None:
         with pytest.raises(InputError) as caught:
             evaluate(model, data_for(linear()), attacks=f"natural,{attack}")
-        said = f"{attack} needs gradients, which this model has not; use natural, square, square-paper, transfer"
-        assert str(caught.value) == said
+        message = f"{attack} needs gradients, which this model has not; use natural, square, square-paper, transfer"
+        assert str(caught.value) == message
 
     def test_as_a_surrogate_it_is_refused(self, model: OnnxModel) -> None:
         with pytest.raises(InputError, match="transfer needs gradients, which the surrogate does not give"):
@@ -671,7 +678,7 @@ def test_a_model_that_returns_several_things_is_attacked_all_the_same(
     options: dict[str, Any] = {"attacks": "natural,pgd3,transfer,autoattack", "surrogate": Several(others), "batch": 8}
     expected = evaluate(curved(), data_for(curved()), **(options | {"surrogate": curved()}))
     found = evaluate(Several(others), data_for(curved()), **options)
-    assert found.accuracy == expected.accuracy
+    assert dict(found) == dict(expected)
     assert found["autoattack"] < found["natural"]
 
 
@@ -692,22 +699,32 @@ def test_one_whose_logits_cannot_be_told_is_refused(others: Callable[[Tensor], A
     ("options", "message"),
     [
         ({"precision": "float16"}, "precision = 'float16'; allowed: auto, float32"),
-        ({"batch": 0}, "batch = 0; give a number of 1 or more"),
-        ({"images": -1}, "cannot take the first -1 images"),
+        ({"batch": 0}, "evaluation.batch = 0; allowed: at least 1"),
+        ({"images": -1}, "evaluation.images = -1; allowed: at least 0"),
         ({"attacks": "pdg20"}, "unknown attack 'pdg20'"),
+        ({"attacks": "standard"}, "unknown attack 'standard' .it is now autoattack, .* or paper"),
+        ({"attacks": ""}, "no attack is named"),
         ({"device": "abacus"}, "device 'abacus' cannot be used"),
-        ({"model": "resnet18"}, "the model must be an nn.Module, not a str"),
+        ({"model": "resnet18"}, "resnet18 does not exist; give a run folder"),
+        ({"model": 18}, "the model must be an nn.Module or the name of a model, not a int"),
+        ({"model": None}, "the model must be an nn.Module or the name of a model, not a NoneType"),
         ({"data": 3}, "cannot load data from a int"),
-        ({"surrogate": "resnet18"}, "the surrogate must be an nn.Module, not a str"),
+        ({"data": None}, "the model is no run folder; give --data NAME"),
+        ({"surrogate": "resnet18"}, "resnet18 does not exist; give a run folder"),
+        ({"surrogate": 18}, "the surrogate must be an nn.Module or the name of a model, not a int"),
         ({"threat": "linf"}, "the threat must be as pwoa.Threat"),
-        ({"attacks": 20}, "attacks = 20; give names"),
-        ({"attacks": ["natural", 20]}, "attacks = .*; give names"),
-        ({"radii": 0.1}, "radii = 0.1; give a list of numbers"),
-        ({"radii": "0.1"}, "radii = '0.1'; give a list of numbers"),
-        ({"images": 2.5}, "images = 2.5; give a whole number"),
-        ({"batch": "all"}, "batch = 'all'; give a whole number"),
-        ({"seed": None}, "seed = None; give a whole number"),
-        ({"seed": 2**64}, "give a whole number up to 9223372036854775807"),
+        ({"attacks": 20}, "evaluation.attacks = 20 is not a list of words"),
+        ({"attacks": ["natural", 20]}, "evaluation.attacks = .* is not a list of words"),
+        ({"radii": 0.1}, "evaluation.radii = 0.1 is not a list of numbers"),
+        ({"radii": "near"}, "evaluation.radii = 'near' is not a number"),
+        ({"images": 2.5}, "evaluation.images = 2.5 is not a whole number"),
+        ({"batch": "all"}, "evaluation.batch = 'all' is not a whole number"),
+        ({"seed": -2}, "evaluation.seed = -2; allowed: at least -1"),
+        ({"seed": 2**64}, "evaluation.seed is too large; allowed: whole numbers up to 9223372036854775807"),
+        ({"settings": {"evaluation.batch": 0}}, "evaluation.batch = 0; allowed: at least 1"),
+        ({"settings": {"evaluation.bach": 1}}, "did you mean 'evaluation.batch'"),
+        ({"settings": 5}, "settings must be"),
+        ({"recipe": "mnits"}, "did you mean 'mnist'"),
         ({"device": None}, "device None cannot be used"),
     ],
 )
@@ -732,6 +749,6 @@ def test_a_faster_copy_is_made_only_where_it_may_search(
     def watched(model: nn.Module, *args: Any) -> None:
         made.append(model)
 
-    monkeypatch.setattr(module, "search_model", watched)
+    monkeypatch.setattr(module, "attack_copy", watched)
     evaluate(curved(), data_for(curved()), attacks=attacks, precision=precision)
     assert len(made) == built

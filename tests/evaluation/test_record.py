@@ -13,9 +13,9 @@ from torch import Tensor, nn
 
 from pwoa.errors import InputError
 from pwoa.evaluation.checks import Finding
-from pwoa.evaluation.record import radii, result_of, written
+from pwoa.evaluation.record import result_of
 from pwoa.evaluation.scores import Scores, wilson
-from pwoa.threat import Threat
+from pwoa.threat import Threat, parse_radii
 
 ABOUT = {"name": "mine", "dataset": "cifar10", "architecture": "lenet", "images_of": 10_000, "data": "d1", "seed": 3}
 FIELDS = {
@@ -177,12 +177,13 @@ class TestSize:
     ],
 )
 def test_a_radius_as_papers_write_it(norm: str, radius: float, expected: str) -> None:
-    assert written(Threat(norm, radius)) == expected
+    assert Threat(norm, radius).radius_text == expected
+    assert str(Threat(norm, radius)) == f"{'l∞' if norm == 'linf' else norm} {expected}"
 
 
 @given(level=st.integers(0, 255))
 def test_a_radius_in_levels_is_read_as_it_is_written(level: int) -> None:
-    assert radii(written(Threat("linf", level / 255))) == [level / 255]
+    assert parse_radii(Threat("linf", level / 255).radius_text) == [level / 255]
 
 
 @pytest.mark.parametrize(
@@ -196,11 +197,11 @@ def test_a_radius_in_levels_is_read_as_it_is_written(level: int) -> None:
     ],
 )
 def test_radii_come_out_in_rising_order_and_once(text: str, expected: list[float]) -> None:
-    assert radii(text) == expected
+    assert parse_radii(text) == expected
 
 
 @pytest.mark.parametrize("text", ["", "0,", "a", "1/0", "8/255;4/255", "0.1 0.2", "nan", "inf", "1e999", "2/255/3"])
 def test_what_is_no_list_of_radii_is_refused_in_one_line(text: str) -> None:
     with pytest.raises(InputError, match=r"is no list of radii; give it as 0,2/255,8/255 or 0\.1,0\.2") as caught:
-        radii(text)
+        parse_radii(text)
     assert "\n" not in str(caught.value)

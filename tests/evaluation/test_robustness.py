@@ -80,7 +80,7 @@ def test_the_scores_are_those_of_attacks_run_one_by_one() -> None:
     threat = Threat(radius=0.3, step=0.04)
     x, labels = data.pixels, data.labels
     chained = robustness(model, data, threat, ("cw5", "pgd8", "natural", "pgd4"), seed=3)
-    assert list(chained.accuracy) == ["cw5", "pgd8", "natural", "pgd4"]
+    assert list(chained) == ["cw5", "pgd8", "natural", "pgd4"]
     for name, steps, loss in (("pgd4", 4, {}), ("pgd8", 8, {}), ("cw5", 5, {"loss": margin})):
         start = random_start(x, threat, torch.Generator().manual_seed(3))
         adversarial = pgd(model, x, labels, threat, steps, start=start, **loss)
@@ -94,7 +94,7 @@ def test_the_scores_are_those_of_attacks_run_one_by_one() -> None:
 def test_the_same_seed_gives_the_same_scores() -> None:
     model, data = curved(), images(50, classes=3)
     first, second = (robustness(model, data, THREAT, QUICK, seed=5) for _ in range(2))
-    assert first.accuracy == second.accuracy
+    assert dict(first) == dict(second)
 
 
 class Wave(nn.Module):
@@ -111,7 +111,7 @@ def test_what_is_wrong_naturally_is_wrong_under_every_attack() -> None:
     assert model(data.pixels).argmax(1).tolist() == [1] * 4
     assert model(data.pixels - 0.1).argmax(1).tolist() == [0] * 4
     scores = robustness(model, data, Threat(radius=0.1, step=0.1), QUICK)
-    assert scores.accuracy == dict.fromkeys(QUICK, 0.0)
+    assert dict(scores) == dict.fromkeys(QUICK, 0.0)
 
 
 class Views(nn.Module):
@@ -128,9 +128,9 @@ class Views(nn.Module):
 
 def test_a_batch_without_a_right_image_is_no_trouble() -> None:
     data = images(8)
-    expected = robustness(linear(), data, THREAT, QUICK, batch=1).accuracy
+    expected = dict(robustness(linear(), data, THREAT, QUICK, batch=1))
     assert 0 < expected["natural"] < 100
-    assert robustness(Views(), data, THREAT, QUICK, batch=1).accuracy == expected
+    assert dict(robustness(Views(), data, THREAT, QUICK, batch=1)) == expected
 
 
 @pytest.mark.parametrize("training", [True, False])
@@ -138,7 +138,7 @@ def test_it_measures_in_eval_mode_and_restores_the_mode(training: bool) -> None:
     model = nn.Sequential(nn.Flatten(), nn.Dropout(0.9), linear()[1]).train(training)
     scores = robustness(model, images(), THREAT, QUICK)
     assert [module.training for module in model.modules()] == [training] * 4
-    assert scores.accuracy == robustness(linear(), images(), THREAT, QUICK).accuracy
+    assert dict(scores) == dict(robustness(linear(), images(), THREAT, QUICK))
     assert all(parameter.grad is None for parameter in model.parameters())
 
 
@@ -163,6 +163,8 @@ def test_scores_are_readable() -> None:
     right = {"natural": torch.tensor([True, True, True]), "pgd20": torch.tensor([True, False, True])}
     scores = Scores(Threat(), right, {})
     assert repr(scores) == "<Scores of 3 images: natural 100.00 %, pgd20 66.67 %>"
+    assert dict(scores) == {"natural": 100.0, "pgd20": pytest.approx(200 / 3)}
+    assert (list(scores), len(scores), scores["natural"], scores.folder) == (["natural", "pgd20"], 2, 100.0, None)
 
 
 def test_evaluate_measures_the_first_test_images() -> None:
@@ -185,7 +187,7 @@ def test_evaluate_takes_models_that_return_more_than_logits(others: Any) -> None
 
     data = data_of(images())
     expected = evaluate(linear(), data, attacks=QUICK, threat=THREAT, device="cpu")
-    assert evaluate(More(), data, attacks=QUICK, threat=THREAT, device="cpu").accuracy == expected.accuracy
+    assert dict(evaluate(More(), data, attacks=QUICK, threat=THREAT, device="cpu")) == dict(expected)
 
 
 @pytest.mark.parametrize(
@@ -219,7 +221,7 @@ def test_autoattack_and_its_components_can_be_asked_for() -> None:
     names = ("natural", "apgd-ce", "autoattack")
     threat = Threat(radius=radius, step=radius / 4)
     found = robustness(model, Images(pixels, labels), threat, names, batch=16, advance=seen.append)
-    assert list(found.accuracy) == list(names)
+    assert list(found) == list(names)
     assert found["natural"] == 100
     assert found["apgd-ce"] == found["autoattack"] == pytest.approx(expected)
     assert sum(seen) == work(40, names) == 120

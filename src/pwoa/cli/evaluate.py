@@ -80,7 +80,7 @@ def evaluate(
         "evaluation.radii": parse_radii(radii) if radii else None,
     }
     changes = dict(map(parse_setting, settings or [])) | given(options)
-    normalisation = {"mean": numbers(mean or "", "--mean"), "std": numbers(std or "", "--std")}
+    means, deviations = numbers(mean or "", "--mean"), numbers(std or "", "--std")
 
     from pwoa.evaluation.measure import AUTO
     from pwoa.evaluation.measure import evaluate as library
@@ -95,7 +95,8 @@ def evaluate(
         surrogate_architecture=surrogate_arch,
         architecture=arch,
         checkpoint=checkpoint,
-        **normalisation,
+        mean=means,
+        std=deviations,
         data_folder=data_folder,
         device=device,
         folder=out or AUTO,
@@ -103,7 +104,7 @@ def evaluate(
     )
     _print_scores(scores, f"{model}: {counted(scores.images, 'test image')}, {scores.threat}")
     print(f"evaluation folder: {scores.folder}")
-    if scores.curve:
+    if scores.curve and scores.folder is not None:
         _plot_curve(scores, scores.folder / "curve.png")
 
 

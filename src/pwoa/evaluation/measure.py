@@ -34,6 +34,7 @@ from pwoa.models.border import as_logits, evaluating
 from pwoa.models.load import load_model
 from pwoa.progress import Progress
 from pwoa.recipe import Evaluation, Recipe, load_recipe, recipe_for, recorded_recipe, records_recipe
+from pwoa.recipe.settings import merge
 from pwoa.threat import Threat
 
 AUTO = "auto"
@@ -88,16 +89,16 @@ def evaluate(
             raise InputError(f"the {role} must be an nn.Module or the name of a model, not a {type(network).__name__}")
     short = {"attacks": attacks, "radii": radii, "images": images, "batch": batch, "seed": seed}
     short |= {"precision": precision, "checks": checks}
-    changes = {f"evaluation.{key}": value for key, value in short.items() if value is not None}
-    plan = _plan(model, data, recipe).with_settings({**(settings or {}), **changes})
-    given_attacks = attacks is not None or "evaluation.attacks" in (settings or {}) or recipe is not None
+    changes = merge(settings, {f"evaluation.{key}": value for key, value in short.items()})
+    plan = _plan(model, data, recipe).with_settings(changes)
+    given_attacks = "evaluation.attacks" in changes or recipe is not None
     loaded = load_data(
         plan.data.name if data is None else data,
         data_folder=data_folder or (plan.data.folder if data is None else None) or None,
         progress=progress.reach,
     )
     if data is not None and recipe is None and not _is_run(model):
-        plan = dataclasses.replace(plan, threat=_usual_threat(plan, loaded, settings))
+        plan = dataclasses.replace(plan, threat=_usual_threat(loaded, changes))
     progress.close()
     where = choose_device(device)
     network, other = model, surrogate
@@ -135,10 +136,10 @@ def _plan(model: Any, data: Any, recipe: str | Path | Recipe | None) -> Recipe:
     return plan
 
 
-def _usual_threat(plan: Recipe, data: Data, settings: Mapping[str, Any] | None) -> Threat:
+def _usual_threat(data: Data, changes: Mapping[str, Any]) -> Threat:
     """Return the attacker of the preset named like the data, with what the settings say of it."""
-    changes = {key: value for key, value in (settings or {}).items() if key.startswith("threat.")}
-    return recipe_for(data.name).with_settings(changes).threat
+    about = {key: value for key, value in changes.items() if key.partition(".")[0] == "threat"}
+    return recipe_for(data.name).with_settings(about).threat
 
 
 def _is_run(model: Any) -> bool:

@@ -8,6 +8,7 @@ import math
 import tomllib
 import typing
 from collections.abc import Mapping
+from types import NoneType
 from typing import Any
 
 from pwoa.errors import InputError, did_you_mean
@@ -40,6 +41,13 @@ def parse_setting(text: str) -> tuple[str, Any]:
     except ValueError:
         value = raw.strip()  # a bare word, as people type it in a shell
     return path.strip(), value
+
+
+def merge(settings: Mapping[str, Any] | None, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Add to settings those that were given by a name of their own, if they were."""
+    if not isinstance(settings, (Mapping, NoneType)):
+        raise InputError(f"settings must be as {{'training.seed': 1}}, not {settings!r}")
+    return dict(settings or {}) | {key: value for key, value in given.items() if value is not None}
 
 
 def replace(target: Any, tree: Mapping[str, Any], where: str, prefix: str) -> Any:
@@ -90,7 +98,7 @@ def _convert_list(value: Any, kind: Any, path: str, where: str) -> tuple[Any, ..
         return tuple(_convert(item, float, path, where) for item in items)
     if isinstance(items, (list, tuple)) and all(isinstance(item, str) for item in items):
         return tuple(item.strip() for item in items if item.strip())
-    raise InputError(f"{where}: {path} = {value!r} is not a list of words")
+    raise InputError(f"{where}: {path} = {value!r} is not a list of {'numbers' if kind is float else 'words'}")
 
 
 def _check(value: Any, allowed: Mapping[str, Any], path: str, where: str) -> Any:

@@ -48,13 +48,6 @@ class Loaded:
         return int(self.data.train.pixels.shape[1])
 
 
-def merge(settings: Mapping[str, Any] | None, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Add to settings those that were given by a name of their own, if they were."""
-    if not isinstance(settings, (Mapping, NoneType)):
-        raise InputError(f"settings must be as {{'training.seed': 1}}, not {settings!r}")
-    return dict(settings or {}) | {key: value for key, value in given.items() if value is not None}
-
-
 def load_given(data: Any, changes: dict[str, Any], progress: Progress) -> Data | None:
     """Load the data that was given in place of the recipe's, if any, and note it in the changes to the recipe."""
     if data is None:

@@ -22,6 +22,7 @@ from pwoa.models.checkpoints.folder import describe_model
 from pwoa.models.checkpoints.tensors import fingerprint
 from pwoa.progress import Progress
 from pwoa.recipe import Recipe, load_recipe
+from pwoa.recipe.settings import merge
 from pwoa.runs import prepare
 from pwoa.runs.folder import Result, Run
 from pwoa.training import Engine, Material
@@ -49,7 +50,7 @@ def pretrain(
     """
     progress = progress or Progress()
     prepare.check_network(model, "model")
-    changes = prepare.merge(settings, {"method": method})
+    changes = merge(settings, {"method": method})
     if model is not None:
         changes |= {"teacher.architecture": architecture_name(model), "teacher.checkpoint": "given"}
 

@@ -30,6 +30,7 @@ from pwoa.models.factory import is_factory
 from pwoa.models.load import kind_of, load_model
 from pwoa.progress import Progress
 from pwoa.recipe import AUTO, Recipe, load_recipe, numbers, recipe_for
+from pwoa.recipe.settings import merge
 from pwoa.runs import prepare
 from pwoa.runs.folder import Result, Run
 from pwoa.sparsity import count, prunable
@@ -70,9 +71,9 @@ def prune(
     """
     progress = progress or Progress()
     if isinstance(teacher, (str, Path)):
-        settings, teacher = prepare.merge(settings, {"teacher.checkpoint": str(teacher)}), None
+        settings, teacher = merge(settings, {"teacher.checkpoint": str(teacher)}), None
     prepare.check_network(teacher, "teacher")
-    changes = prepare.merge(settings, {"sparsity.rate": rate, "method": method})
+    changes = merge(settings, {"sparsity.rate": rate, "method": method})
     if teacher is not None:
         changes |= {"teacher.architecture": architecture_name(teacher), "teacher.checkpoint": "given"}
 
