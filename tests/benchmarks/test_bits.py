@@ -6,10 +6,10 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
-from benchmarks.bits import row_of, runs, without_seconds
 from torch import nn
 
 import pwoa
+from benchmarks.bits import row_of, runs, without_seconds
 from pwoa.data.images import Data
 from pwoa.methods import METHODS
 from pwoa.recipe.sections import Recipe

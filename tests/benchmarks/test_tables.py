@@ -11,6 +11,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
+
 from benchmarks.comparison import PUBLISHED, competition_table, draw, published_table
 from benchmarks.tables import (
     TABLES,
@@ -21,9 +24,6 @@ from benchmarks.tables import (
     speed_table,
     with_tables,
 )
-from matplotlib.figure import Figure
-from matplotlib.patches import Rectangle
-
 from pwoa.errors import InputError
 from pwoa.methods import METHODS
 from pwoa.storage import load_rows

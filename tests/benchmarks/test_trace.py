@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 
 from benchmarks.trace import changes, first_calls
-
 from pwoa.errors import counted, did_you_mean
 from pwoa.storage import rows_text, to_json
 
