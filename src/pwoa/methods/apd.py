@@ -60,7 +60,7 @@ class Apd(PruningMethod):
         constraint = Constraint.of(student, recipe.sparsity)
         other = recipe.own_settings(ApdSettings).teacher
         loss = distilled(student, _teacher(teacher, other), material, recipe)
-        settled = Settled(loss, Masks(constraint), recipe.finetune.epochs, recipe.finetune.learning_rate)
+        settled = MaskedStage(loss, Masks(constraint), recipe.finetune.epochs, recipe.finetune.learning_rate)
         self.stages = [Proximal(loss, constraint, recipe), settled]
 
     @classmethod
@@ -93,13 +93,6 @@ class Proximal(Stage):
     def after_step(self) -> None:
         for name, weight in self._now.weights.items():
             weight.copy_(self._now.project(name, weight))
-
-
-class Settled(MaskedStage):
-    """The same loss on the weights that are left."""
-
-    def begin(self) -> None:
-        self._masks.choose()
 
 
 def distilled(student: nn.Module, teacher: nn.Module, material: Material, recipe: Recipe) -> Callable[[Batch], Loss]:

@@ -109,7 +109,7 @@ def _table(logits: LogitModel, material: Material) -> Callable[[Batch], Tensor]:
 
 
 class MaskedStage(Stage):
-    """Minimises a loss over the weights that the masks keep; who chooses them, and when, is for a subclass to say."""
+    """Minimises a loss over the weights that the masks keep: the largest at its start, or what a subclass chooses."""
 
     name = "finetune"
 
@@ -118,6 +118,9 @@ class MaskedStage(Stage):
         self.learning_rate = learning_rate
         self._loss = loss
         self._masks = masks
+
+    def begin(self) -> None:
+        self._masks.choose()
 
     def loss(self, batch: Batch) -> Loss:
         return self._loss(batch)

@@ -190,6 +190,3 @@ class Finetune(MaskedStage):
 
     def running(self) -> AbstractContextManager[None]:
         return self._objective.watching()
-
-    def begin(self) -> None:
-        self._masks.choose()

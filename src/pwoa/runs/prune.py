@@ -107,7 +107,8 @@ def prune(
                     progress.say(run.resuming())
                 else:
                     held_out = material.held_out().first(GATE_IMAGES)
-                    checked = check_teacher(Subject(teacher, held_out, loaded.data, loaded.device), plan, force=force)
+                    subject = Subject(teacher, held_out, loaded.data, loaded.device)
+                    checked = check_teacher(subject, plan, force=force, progress=progress)
                     robust = ", ".join(f"{name} {value:.1f} %" for name, value in checked.items() if name != "images")
                     progress.say(f"teacher on {counted(checked['images'], 'validation image')}: {robust}")
                     if processes.first:

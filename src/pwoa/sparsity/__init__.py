@@ -1,23 +1,11 @@
 """Patterns (projections), allocations, the constraint made of both, masks, and the ADMM variables."""
 
-from pwoa.sparsity.admm import Admm
-from pwoa.sparsity.allocation import ALLOCATIONS, allocate, budget, shared_out, sizes
-from pwoa.sparsity.constraint import Constraint, Count, count, prunable
-from pwoa.sparsity.masks import Masks
-from pwoa.sparsity.patterns import PATTERNS, Pattern
-
-__all__ = [
-    "ALLOCATIONS",
-    "PATTERNS",
-    "Admm",
-    "Constraint",
-    "Count",
-    "Masks",
-    "Pattern",
-    "allocate",
-    "budget",
-    "count",
-    "prunable",
-    "shared_out",
-    "sizes",
-]
+from pwoa.sparsity.admm import Admm as Admm
+from pwoa.sparsity.allocation import budget as budget
+from pwoa.sparsity.allocation import shared_out as shared_out
+from pwoa.sparsity.allocation import sizes as sizes
+from pwoa.sparsity.constraint import Constraint as Constraint
+from pwoa.sparsity.constraint import count as count
+from pwoa.sparsity.constraint import prunable as prunable
+from pwoa.sparsity.masks import Masks as Masks
+from pwoa.sparsity.patterns import PATTERNS as PATTERNS
