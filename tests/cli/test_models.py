@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -13,22 +14,21 @@ from torch import Tensor, nn
 from typer.testing import CliRunner
 
 import pwoa
-from pwoa.cli.options import app
+from pwoa.cli import app
 from pwoa.data.images import Data, Images
 from pwoa.errors import InputError
 from pwoa.models.architectures.registry import ARCHITECTURES, build
 from pwoa.models.border import Normalised
-from pwoa.models.load import named_model
 from pwoa.recipe import load_recipe
 from pwoa.recipe.sections import Recipe
 from pwoa.recipe.settings import numbers
-from pwoa.runs.folder import Run, load_run
+from pwoa.runs.folder import Run
 from pwoa.runs.prune import prune
 
 Make = Callable[..., Recipe]
 
 NETS = """
-from pwoa.models import build
+from pwoa.models.architectures.registry import build
 
 def net():
     return build("lenet@0.02", 3, 1)
@@ -184,7 +184,7 @@ def test_inspect_shows_what_the_card_of_a_model_folder_says(
     ],
 )
 def test_a_wrong_normalisation_is_one_line(tmp_path: Path, arguments: list[str], message: str) -> None:
-    for verb in (["prune"], ["evaluate", "embedded", "--arch", "lenet", "--data", "mnist-mini"]):
+    for verb in (["prune"], ["evaluate", "embedded", "--data", "mnist-mini"]):
         code, _, err = call(*verb, *arguments, "--out", tmp_path / "run")
         assert code == 2
         assert message in err
@@ -193,10 +193,11 @@ def test_a_wrong_normalisation_is_one_line(tmp_path: Path, arguments: list[str],
 
 
 def test_evaluate_normalises(tmp_path: Path) -> None:
-    plain = ["evaluate", "embedded", "--data", "mnist-mini", "--attacks", "natural", "--n", "50", "--no-checks"]
+    plain = ["evaluate", "embedded", "--data", "mnist-mini", "--attacks", "natural", "--images", "50", "--no-checks"]
     found = []
-    for name, options in (("a", []), ("b", ["--mean", "0", "--std", "1"]), ("c", ["--mean", "2", "--std", "0.01"])):
-        code, _, err = call(*plain, "--arch", "auto", *options, "--out", tmp_path / name)
+    choices = {"a": [], "b": ["--arch", "auto", "--mean", "0", "--std", "1"], "c": ["--mean", "2", "--std", "0.01"]}
+    for name, options in choices.items():
+        code, _, err = call(*plain, *options, "--out", tmp_path / name)
         assert code == 0, err
         found.append(json.loads((tmp_path / name / "result.json").read_text())["attacks"][0]["accuracy"])
     assert found[0] == found[1] > 90 > found[2]
@@ -207,13 +208,13 @@ def test_a_named_model_behind_a_normalisation(tmp_path: Path, checkpoint: Path, 
     source.write_text(NETS)
     x = digits.test.batch(torch.arange(4))[0]
     expected = logits(Normalised(lenet(), [0.1307], [0.3081]), x)
-    options = {"mean": [0.1307], "std": [0.3081]}
-    for architecture in ("auto", "lenet@0.02", f"{source}:net"):
-        model = named_model(str(checkpoint), digits, architecture=architecture, **options)  # type: ignore[arg-type]
+    options: dict[str, Any] = {"mean": [0.1307], "std": [0.3081]}
+    for architecture in (None, "auto", "lenet@0.02", f"{source}:net"):
+        model = pwoa.load_model(str(checkpoint), digits, architecture=architecture, **options)
         assert torch.equal(logits(model, x), expected)
-    model = named_model(f"{source}:net", digits, checkpoint=checkpoint, **options)  # type: ignore[arg-type]
+    model = pwoa.load_model(f"{source}:net", digits, checkpoint=checkpoint, **options)
     assert torch.equal(logits(model, x), expected)
-    assert isinstance(named_model(f"{source}:net", digits, **options), Normalised)  # type: ignore[arg-type]
+    assert isinstance(pwoa.load_model(f"{source}:net", digits, **options), Normalised)
 
 
 @pytest.mark.parametrize("own", [False, True])
@@ -237,14 +238,14 @@ def test_a_normalised_teacher_is_pruned_and_comes_back(
     assert load_recipe(tmp_path / "run" / "recipe.toml").teacher.architecture == (
         f"{source}:net" if own else "lenet@0.02"
     )
-    again = load_run(tmp_path / "run")
+    again = pwoa.load_model(tmp_path / "run")
     assert isinstance(again, Normalised)
     assert torch.equal(logits(again, x), logits(result.model, x))
     assert (again.model.conv2.weight == 0).float().mean() == pytest.approx(0.5, abs=0.03)  # type: ignore[union-attr]
     same = prune(data=digits, recipe=plan, rate=2, folder=tmp_path / "run", force=True)
     assert same.summary == result.summary
     with pytest.raises(InputError, match="knows its normalisation; leave out --mean and --std"):
-        named_model(str(tmp_path / "run"), digits, mean=[0.1], std=[0.2])
+        pwoa.load_model(str(tmp_path / "run"), digits, mean=[0.1], std=[0.2])
 
 
 def test_a_run_of_a_network_of_ones_own_is_named_with_its_factory(tmp_path: Path, digits: Data, quick: Make) -> None:
@@ -264,10 +265,10 @@ def test_a_run_of_a_network_of_ones_own_is_named_with_its_factory(tmp_path: Path
     )
     result = prune(data=digits, recipe=plan, rate=2, folder=tmp_path / "run", force=True)
     x = digits.test.batch(torch.arange(4))[0]
-    found = named_model(str(tmp_path / "run"), digits, architecture=f"{source}:net")
+    found = pwoa.load_model(str(tmp_path / "run"), digits, architecture=f"{source}:net")
     assert torch.equal(logits(found, x), logits(result.model, x))
     with pytest.raises(InputError, match="on the command line --arch MODULE:FUNCTION"):
-        named_model(str(tmp_path / "run"), digits)
+        pwoa.load_model(str(tmp_path / "run"), digits)
 
 
 def test_numbers_in_a_text() -> None:

@@ -121,16 +121,17 @@ def test_a_model_without_a_result_makes_no_claim() -> None:
 
 def test_it_tells_how_to_load_the_model_here_and_on_the_hub() -> None:
     card = model_card(ABOUT, RESULT, RECIPE)
-    assert 'model = pwoa.from_pretrained(".")' in card
-    assert 'model = pwoa.from_pretrained("me/net")' in addressed(card, "me/net")
+    assert 'model = pwoa.load_model(".")' in card
+    assert 'model = pwoa.load_model("hf:me/net")' in addressed(card, "me/net")
     own = model_card(ABOUT | {"architecture": "nets.py:Net"}, RESULT, RECIPE)
     assert "net = …  # a fresh Net, from its own code" in own
-    assert 'model = pwoa.from_pretrained("me/net", model=net)' in addressed(own, "me/net")
+    assert 'model = pwoa.load_model("hf:me/net", architecture=net)' in addressed(own, "me/net")
 
 
 def test_nobody_learns_where_the_files_were() -> None:
     recipe = Recipe().with_settings(
         {
+            "method": "apd",
             "data.name": "/home/me/secret/birds",
             "data.folder": "/home/me/secret",
             "teacher.checkpoint": "/home/me/secret/trades.pt",
@@ -145,7 +146,8 @@ def test_nobody_learns_where_the_files_were() -> None:
     assert 'architecture = "nets.py:Net"' in card
     assert 'name = "birds"' in card
     assert without_places(RECIPE) == RECIPE
-    assert without_places(RECIPE.with_settings({"apd.teacher": "hf:me/net"})).apd.teacher == "hf:me/net"
+    from_hub = RECIPE.with_settings({"method": "apd", "apd.teacher": "hf:me/net"})
+    assert without_places(from_hub) == from_hub
 
 
 def test_a_teacher_from_the_hub_is_named_as_the_base() -> None:

@@ -23,7 +23,7 @@ from torch import nn
 from typer.testing import CliRunner
 
 import pwoa
-from pwoa.cli.options import app
+from pwoa.cli import app
 from pwoa.data.images import Data
 from pwoa.errors import InputError
 from pwoa.models.architectures.registry import build
@@ -164,9 +164,9 @@ def refused(call: Callable[[], object]) -> str:
 def test_a_model_goes_to_the_hub_and_comes_back(hub: StandIn) -> None:
     assert pwoa.push_to_hub(network(), "me/net") == f"{hub.url}/me/net"
     assert sorted(hub.files("me/net")) == ["README.md", "config.json", "model.safetensors"]
-    assert b'pwoa.from_pretrained("me/net")' in hub.files("me/net")["README.md"]
-    for name in ("me/net", "hf:me/net", "hf:me/net@main"):
-        model = pwoa.from_pretrained(name)
+    assert b'pwoa.load_model("hf:me/net")' in hub.files("me/net")["README.md"]
+    for name in ("hf:me/net", "hf:me/net@main"):
+        model = pwoa.load_model(name)
         assert fingerprint(model) == fingerprint(network())
         assert not model.training
     assert not hub.private
@@ -174,13 +174,13 @@ def test_a_model_goes_to_the_hub_and_comes_back(hub: StandIn) -> None:
 
 def test_a_folder_is_pushed_as_it_is_once_it_is_found_sound(hub: StandIn, tmp_path: Path) -> None:
     folder = pwoa.save_pretrained(network(), tmp_path / "model")
-    (folder / "README.md").write_text('mine: pwoa.from_pretrained(".")')
+    (folder / "README.md").write_text('mine: pwoa.load_model(".")')
     (folder / "diary.txt").write_text("private")
     pwoa.push_to_hub(folder, "me/net")
     files = hub.files("me/net")
-    assert files["README.md"] == b'mine: pwoa.from_pretrained("me/net")'
+    assert files["README.md"] == b'mine: pwoa.load_model("hf:me/net")'
     assert sorted(files) == ["README.md", "config.json", "model.safetensors"]
-    assert (folder / "README.md").read_text() == 'mine: pwoa.from_pretrained(".")'
+    assert (folder / "README.md").read_text() == 'mine: pwoa.load_model(".")'
     (folder / "model.safetensors").write_bytes(b"")
     assert "is not a safetensors file" in refused(lambda: pwoa.push_to_hub(folder, "me/other"))
     assert "me/other" not in hub.branches
@@ -192,16 +192,16 @@ def test_revisions_are_kept_apart(hub: StandIn) -> None:
     pwoa.push_to_hub(network(0.03), "me/net")
     pwoa.push_to_hub(network(0.04), "me/net", revision="wide")
     widths = {"main": 0.03, "wide": 0.04, first: 0.02}
-    assert {revision: pwoa.from_pretrained("me/net", revision).width for revision in widths} == widths
-    assert pwoa.from_pretrained("hf:me/net@wide").width == 0.04
+    assert {revision: pwoa.load_model("hf:me/net", revision=revision).width for revision in widths} == widths
+    assert pwoa.load_model("hf:me/net@wide").width == 0.04
 
 
 def test_what_was_fetched_once_is_there_without_the_hub(hub: StandIn, monkeypatch: pytest.MonkeyPatch) -> None:
     pwoa.push_to_hub(network(), "me/net")
-    pwoa.from_pretrained("me/net")
+    pwoa.load_model("hf:me/net")
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
-    assert fingerprint(pwoa.from_pretrained("me/net")) == fingerprint(network())
-    assert "cannot be fetched from the hub" in refused(lambda: pwoa.from_pretrained("me/other"))
+    assert fingerprint(pwoa.load_model("hf:me/net")) == fingerprint(network())
+    assert "cannot be fetched from the hub" in refused(lambda: pwoa.load_model("hf:me/other"))
 
 
 def test_weights_that_were_changed_on_the_hub_are_refused(hub: StandIn) -> None:
@@ -210,7 +210,7 @@ def test_weights_that_were_changed_on_the_hub_are_refused(hub: StandIn) -> None:
     content[-1] ^= 1
     hub.files("me/net")["model.safetensors"] = bytes(content)
     assert "hf:me/net: model.safetensors is not the one that config.json" in refused(
-        lambda: pwoa.from_pretrained("hf:me/net")
+        lambda: pwoa.load_model("hf:me/net")
     )
 
 
@@ -219,10 +219,10 @@ def test_what_the_hub_refuses_is_one_line(hub: StandIn, monkeypatch: pytest.Monk
     pwoa.push_to_hub(network(), "me/secret", private=True)
     assert hub.private == {"me/secret"}
     none = "there is no such model or revision, or it is private and you are not logged in"
-    assert none in refused(lambda: pwoa.from_pretrained("me/nothing"))
-    assert none in refused(lambda: pwoa.from_pretrained("me/net", "nowhere"))
+    assert none in refused(lambda: pwoa.load_model("hf:me/nothing"))
+    assert none in refused(lambda: pwoa.load_model("hf:me/net", revision="nowhere"))
     monkeypatch.setenv("HF_TOKEN", "hf_of_somebody_else")
-    assert none in refused(lambda: pwoa.from_pretrained("me/secret"))
+    assert none in refused(lambda: pwoa.load_model("hf:me/secret"))
     denied = "me/net cannot be pushed to: not allowed (HTTP 401); log in with `hf auth login`, or set HF_TOKEN"
     assert refused(lambda: pwoa.push_to_hub(network(), "me/net")) == denied
     assert pwoa.push_to_hub(network(), "me/net", token=TOKEN) == f"{hub.url}/me/net"
@@ -238,7 +238,7 @@ def test_a_hub_that_cannot_be_reached_is_one_clear_line(
     monkeypatch.setattr(constants, name, value)
     why = "the hub cannot be reached; check the network, and HF_ENDPOINT and HF_HUB_OFFLINE if they are set"
     assert refused(lambda: pwoa.push_to_hub(network(), "me/net")) == f"me/net cannot be pushed to: {why}"
-    fetched = refused(lambda: pwoa.from_pretrained("hf:me/net"))
+    fetched = refused(lambda: pwoa.load_model("hf:me/net"))
     assert fetched == f"hf:me/net cannot be fetched from the hub: {why}"
 
 
@@ -249,22 +249,32 @@ def test_what_else_the_hub_answers_is_passed_on(hub: StandIn, monkeypatch: pytes
         raise error
 
     monkeypatch.setattr(HfApi, "create_repo", busy)
-    said = refused(lambda: pwoa.push_to_hub(network(), "me/net"))
-    assert said == "me/net cannot be pushed to: ConnectionError: 503 Service Unavailable"
+    message = refused(lambda: pwoa.push_to_hub(network(), "me/net"))
+    assert message == "me/net cannot be pushed to: ConnectionError: 503 Service Unavailable"
 
 
 def test_another_model_on_the_hub_is_refused(hub: StandIn) -> None:
     hub.branches["me/other"] = {"main": "1" * 40}
     hub.commits["1" * 40] = {"config.json": b'{"architectures": ["ViT"]}', "model.safetensors": b"", "x.py": b"boom"}
-    assert "it is not of a model that pwoa saved" in refused(lambda: pwoa.from_pretrained("me/other"))
+    assert "it is not of a model that pwoa saved" in refused(lambda: pwoa.load_model("hf:me/other"))
     hub.branches["me/old"] = {"main": "2" * 40}
     hub.commits["2" * 40] = {"pytorch_model.bin": b""}
-    assert "me/old is no model folder: it has no config.json" in refused(lambda: pwoa.from_pretrained("me/old"))
+    assert "me/old is no model folder: it has no config.json" in refused(lambda: pwoa.load_model("hf:me/old"))
 
 
 def test_a_model_on_the_hub_is_evaluated_and_pruned(hub: StandIn, tmp_path: Path) -> None:
     pwoa.push_to_hub(network(), "me/teacher")
-    asked = ["evaluate", "hf:me/teacher", "--data", "mnist-mini", "--attacks", "natural", "--n", "50", "--no-checks"]
+    asked = [
+        "evaluate",
+        "hf:me/teacher",
+        "--data",
+        "mnist-mini",
+        "--attacks",
+        "natural",
+        "--images",
+        "50",
+        "--no-checks",
+    ]
     done = CliRunner().invoke(app, [*asked, "--out", str(tmp_path / "scores")])
     assert done.exit_code == 0, done.output
     assert json.loads((tmp_path / "scores" / "result.json").read_text())["architecture"] == "lenet@0.02"
@@ -277,7 +287,7 @@ def test_a_model_on_the_hub_is_evaluated_and_pruned(hub: StandIn, tmp_path: Path
     assert result.summary["rate"] == pytest.approx(4, rel=0.01)
     pwoa.push_to_hub(result, "me/pruned")
     assert b'base_model: "me/teacher"' in hub.files("me/pruned")["README.md"]
-    assert fingerprint(pwoa.from_pretrained("me/pruned")) == fingerprint(result.model)
+    assert fingerprint(pwoa.load_model("hf:me/pruned")) == fingerprint(result.model)
     shown = CliRunner().invoke(app, ["models", "inspect", "hf:me/pruned"]).output
     assert f"natural {result.summary['pruned']['natural']:.2f} (by its card)" in shown
 

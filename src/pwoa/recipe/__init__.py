@@ -80,6 +80,8 @@ def _parse(text: str, source: str) -> dict[str, Any]:
 def _read(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise InputError(f"cannot read {path}: {error.strerror or error}") from None
     except UnicodeDecodeError as error:
         raise InputError(f"{path}: not valid TOML: {error}") from None
 

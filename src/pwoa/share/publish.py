@@ -29,7 +29,7 @@ _FILES = (CONFIG, WEIGHTS, CARD)
 
 
 def save_pretrained(model_or_run: Source, folder: str | Path) -> Path:
-    """Write model.safetensors, config.json and a model card (README.md) into a folder for `from_pretrained`.
+    """Write model.safetensors, config.json and a model card (README.md) into a folder for `load_model`.
 
     model_or_run: what `prune` and `pretrain` return, a run folder, or any nn.Module, whose card has no measurements.
     """
