@@ -4,8 +4,6 @@ Wrappers' prefixes come off, normalisation becomes numbers, masks go into the we
 dropped by name. Everything else stays, so that a tensor nobody understands is an error when the model is filled.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path

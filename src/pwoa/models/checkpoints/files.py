@@ -1,7 +1,5 @@
 """Checkpoint files. Nothing in a file is ever executed: safetensors, or torch's tensors-only loader."""
 
-from __future__ import annotations
-
 import pickle
 import re
 from collections.abc import Mapping

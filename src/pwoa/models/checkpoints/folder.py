@@ -4,8 +4,6 @@ A run says it in model.json, a folder in the convention of the Hugging Face hub 
 Nothing in a folder is ever executed.
 """
 
-from __future__ import annotations
-
 import json
 import platform
 from collections.abc import Callable

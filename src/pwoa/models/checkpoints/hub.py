@@ -1,7 +1,5 @@
 """The Hugging Face hub: models fetched from and pushed to it. Only here is huggingface_hub needed."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """What is in a checkpoint, before anything is loaded: the architecture by its names and shapes, and the rest."""
 
-from __future__ import annotations
-
 import math
 from bisect import bisect_left
 from collections.abc import Mapping

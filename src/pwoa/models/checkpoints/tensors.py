@@ -1,7 +1,5 @@
 """Tensors by name, in a safetensors file, and the fingerprint of a model."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Mapping
 from pathlib import Path
