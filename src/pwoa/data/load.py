@@ -1,7 +1,5 @@
 """The one function that gives a data set, whatever it is given."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A user's own data: tensors, arrays, torch data sets, or image files in train/<class>/ and test/<class>/."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from types import ModuleType
