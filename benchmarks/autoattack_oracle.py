@@ -36,7 +36,7 @@ from pwoa.attacks.square import square_rounds
 from pwoa.devices import choose_device, device_name, exact_float32
 from pwoa.errors import one_line
 from pwoa.models.architectures.registry import build
-from pwoa.models.checkpoints.files import load_state, read_state
+from pwoa.models.checkpoints.files import float32, load_state, open_checkpoint
 from pwoa.models.inference import search_model
 from pwoa.storage import save_rows
 from pwoa.threat import Threat
@@ -149,7 +149,7 @@ def rows(given: Options) -> Iterator[dict[str, object]]:
         if given.radius is not None:
             threat = Threat(given.norm, given.radius, given.radius / 4)
         model = factory()
-        load_state(model, read_state(checkpoint), checkpoint)
+        load_state(model, float32(open_checkpoint(checkpoint).tensors), checkpoint)
         model.eval().to(device)
         test = pwoa.load_data(data_name, folder=getattr(given, data_name)).test.to(device)
         x, labels = test.batch(torch.arange(given.skip, given.skip + given.n, device=device))

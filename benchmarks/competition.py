@@ -33,7 +33,7 @@ from pwoa.evaluation.robustness import parse_attacks
 from pwoa.methods import METHODS, ONE_STAGE
 from pwoa.methods.hints import SCORING, SHARING
 from pwoa.models.architectures.registry import architecture_name
-from pwoa.models.checkpoints.tensors import fingerprint
+from pwoa.models.checkpoints.folder import fingerprint
 from pwoa.progress import ConsoleProgress, Progress
 from pwoa.recipe import presets
 from pwoa.recipe.sections import INCIDENTAL, Recipe, flat

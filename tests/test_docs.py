@@ -19,7 +19,7 @@ from pwoa.data.images import Data
 from pwoa.data.load import load_data
 from pwoa.models.architectures.registry import build
 from pwoa.models.border import Normalised, as_logits
-from pwoa.models.checkpoints.tensors import fingerprint
+from pwoa.models.checkpoints.folder import fingerprint
 from pwoa.recipe.sections import Recipe
 
 Make = Callable[..., Recipe]

@@ -19,7 +19,7 @@ from pwoa.data.images import Data, Images
 from pwoa.errors import InputError
 from pwoa.models.architectures.registry import build
 from pwoa.models.border import Normalised
-from pwoa.models.checkpoints.tensors import fingerprint, state_fingerprint
+from pwoa.models.checkpoints.folder import fingerprint, state_fingerprint
 from pwoa.models.load import named_model
 from pwoa.recipe.sections import Recipe
 from pwoa.runs.folder import Run
