@@ -18,7 +18,7 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 
-from pwoa.data.catalog import CIFAR10_BINARY, CIFAR10_PYTHON, Dataset, Remote, idx_layout
+from pwoa.data.catalog import CIFAR10_BINARY, CIFAR10_PYTHON, Dataset, idx_layout
 from pwoa.data.formats import Split
 from pwoa.data.store import digest
 
@@ -103,7 +103,7 @@ def tiny_idx() -> Tiny:
         layouts=(layout,),
         digests=(digest(train), digest(test)),
         url="http://127.0.0.1:9/",
-        remotes=tuple(Remote(name, md5(content)) for name, content in offered.items()),
+        remotes={name: md5(content) for name, content in offered.items()},
     )
     return Tiny(spec, train, test, offered)
 
@@ -138,7 +138,7 @@ def tiny_cifar() -> Tiny:
         layouts=(CIFAR10_BINARY, CIFAR10_PYTHON),
         digests=(digest(train), digest(test)),
         url="http://127.0.0.1:9/",
-        remotes=(Remote("cifar-10-binary.tar.gz", md5(archive)),),
+        remotes={"cifar-10-binary.tar.gz": md5(archive)},
     )
     return Tiny(spec, train, test, {"cifar-10-binary.tar.gz": archive})
 

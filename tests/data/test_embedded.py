@@ -61,5 +61,5 @@ def test_listing_and_getting_data_imports_no_torch() -> None:
 
 def test_every_published_set_can_be_verified() -> None:
     for spec in DATASETS.values():
-        assert spec.digests or all(len(remote.md5) == 32 for remote in spec.remotes)
+        assert spec.digests or all(len(md5) == 32 for md5 in spec.remotes.values())
         assert all(len(value) == 64 for value in spec.digests or ())

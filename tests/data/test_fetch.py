@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pwoa.data.catalog import Remote
 from pwoa.data.store import cache_folder, get, load_official
 from pwoa.errors import InputError
 
@@ -122,7 +121,7 @@ def test_truncated_gz_that_was_published_so(tiny_idx: Any, server: Any) -> None:
     noise = np.random.default_rng(0).bytes(100_000)
     content = gzip.compress(gzip.decompress(tiny_idx.offered[IMAGES])[:100] + noise)[:60]
     server.files = tiny_idx.offered | {IMAGES: content}
-    remotes = (Remote(IMAGES, hashlib.md5(content).hexdigest()), *tiny_idx.spec.remotes[1:])
+    remotes = tiny_idx.spec.remotes | {IMAGES: hashlib.md5(content).hexdigest()}
     spec = replace(tiny_idx.at(server.url), remotes=remotes)
     with pytest.raises(InputError, match=rf"{IMAGES} is truncated: \d+ bytes found, 256 expected"):
         load_official(spec)

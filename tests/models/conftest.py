@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 from torch import nn
 
-from pwoa.models.checkpoints.folder import DESCRIPTION, WEIGHTS, describe_model
-from pwoa.models.checkpoints.tensors import to_safetensors
+from pwoa.models.checkpoints.folder import DESCRIPTION, WEIGHTS, describe_model, to_safetensors
 from pwoa.recipe import RECIPE, Recipe, to_toml
 
 

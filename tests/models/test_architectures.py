@@ -12,8 +12,8 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from pwoa.errors import InputError
 from pwoa.models.architectures.mnist import LeNet
-from pwoa.models.architectures.parts import scaled
 from pwoa.models.architectures.registry import ARCHITECTURES, architecture_name, build, described, lite_width
+from pwoa.models.architectures.resnet import scaled
 from pwoa.models.checkpoints.files import load_state
 from pwoa.models.checkpoints.folder import describe_model
 from pwoa.models.folding import fold, fuse

@@ -17,8 +17,9 @@ from torch import Tensor, nn
 from pwoa.data.images import Data, Images
 from pwoa.errors import InputError
 from pwoa.models.architectures.registry import build
-from pwoa.models.checkpoints.files import load_state, read_state
-from pwoa.models.checkpoints.tensors import fingerprint
+from pwoa.models.checkpoints.contents import unpack
+from pwoa.models.checkpoints.files import load_state, open_checkpoint
+from pwoa.models.checkpoints.folder import fingerprint
 from pwoa.models.load import load_model
 
 fuzz = settings(deadline=None, max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -34,6 +35,10 @@ STATE = network().state_dict()
 def saved(path: Path, content: Any, **options: Any) -> Path:
     torch.save(content, path, **options)
     return path
+
+
+def read_state(path: Path | str) -> dict[str, Tensor]:
+    return unpack(open_checkpoint(path), str(path)).state
 
 
 def assert_same(found: dict[str, Tensor], expected: dict[str, Tensor] = STATE) -> None:

@@ -20,8 +20,8 @@ from pwoa.data.images import Data, Images
 from pwoa.errors import InputError
 from pwoa.models.architectures.registry import ARCHITECTURES, architecture_name, build
 from pwoa.models.border import Normalised
-from pwoa.models.checkpoints.contents import read_checkpoint
-from pwoa.models.checkpoints.files import load_state
+from pwoa.models.checkpoints.contents import unpack
+from pwoa.models.checkpoints.files import load_state, open_checkpoint
 from pwoa.models.checkpoints.inspection import Guess, guess_architecture, inspect_checkpoint
 from pwoa.models.folding import fold
 from pwoa.models.hidden import hidden_points, recording
@@ -613,12 +613,12 @@ def test_attackers_tensors_that_are_others_are_not_dropped(tmp_path: Path, data:
 
 def test_nothing_but_numbers_is_no_network(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="holds no weights"):
-        read_checkpoint(saved(tmp_path, numbers((3,), "mean", "std")))
+        unpack(open_checkpoint(saved(tmp_path, numbers((3,), "mean", "std"))), "a.pt")
 
 
 def test_a_checkpoints_own_state_fits_strictly(tmp_path: Path) -> None:
     model = network("preactresnet18@0.05")
-    found = read_checkpoint(saved(tmp_path, PLAIN["AWP"][1]))
+    found = unpack(open_checkpoint(saved(tmp_path, PLAIN["AWP"][1])), "a.pt")
     load_state(model, found.state, "a.pt")
     assert list(found.state) == list(model.state_dict())
     assert found.container == "state_dict"

@@ -20,8 +20,7 @@ from pwoa.data.images import Data, Images
 from pwoa.errors import InputError
 from pwoa.models.architectures.registry import architecture_name, build
 from pwoa.models.border import Normalised
-from pwoa.models.checkpoints.folder import CONFIG, FORMAT, WEIGHTS, describe_model
-from pwoa.models.checkpoints.tensors import fingerprint, to_safetensors
+from pwoa.models.checkpoints.folder import CONFIG, FORMAT, WEIGHTS, describe_model, fingerprint, to_safetensors
 from pwoa.models.load import kind_of, load_model
 from pwoa.models.onnx import OnnxModel
 from pwoa.recipe import RECIPE

@@ -19,7 +19,7 @@ from pwoa.errors import InputError
 from pwoa.evaluation.measure import evaluate
 from pwoa.models import onnx as room
 from pwoa.models.border import as_logits, check_model
-from pwoa.models.checkpoints.tensors import fingerprint
+from pwoa.models.checkpoints.folder import fingerprint
 from pwoa.models.onnx import OnnxModel
 from pwoa.threat import Threat
 

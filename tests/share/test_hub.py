@@ -27,7 +27,7 @@ from pwoa.cli import app
 from pwoa.data.images import Data
 from pwoa.errors import InputError
 from pwoa.models.architectures.registry import build
-from pwoa.models.checkpoints.tensors import fingerprint
+from pwoa.models.checkpoints.folder import fingerprint
 
 TOKEN = "hf_stand_in"
 SOURCE = Path(pwoa.__file__).parents[1]

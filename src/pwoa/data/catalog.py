@@ -1,12 +1,13 @@
 """The data sets known by name: their shapes, their files, their checksums, and where they are published."""
 
-from __future__ import annotations
-
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
 
 from pwoa.data.cifar import read_cifar10_binary, read_cifar10_python, read_cifar100_binary, read_cifar100_python
 from pwoa.data.formats import Blob, Shape, Split, read_idx_split
+
+Reader = Callable[[Sequence[Blob], Shape, int], Split]
 
 
 @dataclass(frozen=True)
@@ -16,7 +17,7 @@ class Layout:
     train: tuple[str, ...]
     test: tuple[str, ...]
     folder: str
-    read: Callable[[Sequence[Blob], Shape, int], Split]
+    read: Reader
     suffixes: tuple[str, ...] = ("",)
     archive: str | None = None
 
@@ -27,19 +28,12 @@ class Layout:
 
 
 @dataclass(frozen=True)
-class Remote:
-    """A file at a data set's official address."""
-
-    name: str
-    md5: str
-
-
-@dataclass(frozen=True)
 class Dataset:
     """What there is to know about a data set before having it.
 
     `sizes` and `digests` are those of (train, test); a digest is the SHA-256 of the pixels [N, C, H, W]
-    followed by the labels, one byte each. Without digests, files that have a remote's name must have its MD5.
+    followed by the labels, one byte each. `remotes` are the MD5 of the files at `url`, by name; without digests,
+    files of these names must have it.
     """
 
     name: str
@@ -49,7 +43,7 @@ class Dataset:
     layouts: tuple[Layout, ...]
     digests: tuple[str, str] | None = None
     url: str = ""
-    remotes: tuple[Remote, ...] = ()
+    remotes: Mapping[str, str] = field(default_factory=dict)
     embedded: bool = False
 
 
@@ -62,112 +56,84 @@ def idx_layout(folder: str) -> Layout:
     return Layout(IDX_TRAIN, IDX_TEST, folder, read_idx_split, suffixes=(".gz", "", ".xz"))
 
 
-def idx_remotes(*checksums: str) -> tuple[Remote, ...]:
-    """Describe the four published idx files by their MD5."""
-    return tuple(Remote(f"{name}.gz", md5) for name, md5 in zip(IDX_TRAIN + IDX_TEST, checksums, strict=True))
-
-
 CIFAR10_BATCHES = tuple(f"data_batch_{i}" for i in range(1, 6))
+CIFAR10_PYTHON = Layout(
+    CIFAR10_BATCHES, ("test_batch",), "cifar-10-batches-py", read_cifar10_python, archive="cifar-10-python.tar.gz"
+)
 CIFAR10_BINARY = Layout(
-    train=tuple(f"{name}.bin" for name in CIFAR10_BATCHES),
-    test=("test_batch.bin",),
-    folder="cifar-10-batches-bin",
-    read=read_cifar10_binary,
+    tuple(f"{name}.bin" for name in CIFAR10_BATCHES),
+    ("test_batch.bin",),
+    "cifar-10-batches-bin",
+    read_cifar10_binary,
     archive="cifar-10-binary.tar.gz",
 )
-CIFAR10_PYTHON = Layout(
-    train=CIFAR10_BATCHES,
-    test=("test_batch",),
-    folder="cifar-10-batches-py",
-    read=read_cifar10_python,
-    archive="cifar-10-python.tar.gz",
+CIFAR100_PYTHON = Layout(
+    ("train",), ("test",), "cifar-100-python", read_cifar100_python, archive="cifar-100-python.tar.gz"
 )
 CIFAR100_BINARY = Layout(
-    train=("train.bin",),
-    test=("test.bin",),
-    folder="cifar-100-binary",
-    read=read_cifar100_binary,
-    archive="cifar-100-binary.tar.gz",
-)
-CIFAR100_PYTHON = Layout(
-    train=("train",),
-    test=("test",),
-    folder="cifar-100-python",
-    read=read_cifar100_python,
-    archive="cifar-100-python.tar.gz",
+    ("train.bin",), ("test.bin",), "cifar-100-binary", read_cifar100_binary, archive="cifar-100-binary.tar.gz"
 )
 
-MNIST = Dataset(
-    name="mnist",
-    shape=(1, 28, 28),
-    sizes=(60000, 10000),
-    classes=10,
-    layouts=(idx_layout("MNIST/raw"),),
-    digests=(
-        "edc0d1098aa497be14ace79ddd5171e5a3dcf9c4d196c015389203eb3ba1f59b",
-        "c3f9adf9c66efb572b1f9326c3a511b45910c7173b97be66ceceeeeaef6b802b",
+_grey = partial(Dataset, shape=(1, 28, 28), classes=10)
+_cifar = partial(Dataset, shape=(3, 32, 32), sizes=(50000, 10000), url="https://www.cs.toronto.edu/~kriz/")
+_KNOWN = (
+    _grey(
+        "mnist",
+        sizes=(60000, 10000),
+        layouts=(idx_layout("MNIST/raw"),),
+        digests=(
+            "edc0d1098aa497be14ace79ddd5171e5a3dcf9c4d196c015389203eb3ba1f59b",
+            "c3f9adf9c66efb572b1f9326c3a511b45910c7173b97be66ceceeeeaef6b802b",
+        ),
+        url="https://ossci-datasets.s3.amazonaws.com/mnist/",
+        remotes={
+            "train-images-idx3-ubyte.gz": "f68b3c2dcbeaaa9fbdd348bbdeb94873",
+            "train-labels-idx1-ubyte.gz": "d53e105ee54ea40749a09fcbcd1e9432",
+            "t10k-images-idx3-ubyte.gz": "9fb629c4189551a2d022fa330f9573f3",
+            "t10k-labels-idx1-ubyte.gz": "ec29112dd5afa0611ce80d1b7f02629c",
+        },
     ),
-    url="https://ossci-datasets.s3.amazonaws.com/mnist/",
-    remotes=idx_remotes(
-        "f68b3c2dcbeaaa9fbdd348bbdeb94873",
-        "d53e105ee54ea40749a09fcbcd1e9432",
-        "9fb629c4189551a2d022fa330f9573f3",
-        "ec29112dd5afa0611ce80d1b7f02629c",
+    _grey(
+        "fashion-mnist",
+        sizes=(60000, 10000),
+        layouts=(idx_layout("FashionMNIST/raw"),),
+        url="http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/",
+        remotes={
+            "train-images-idx3-ubyte.gz": "8d4fb7e6c68d591d4c3dfef9ec88bf0d",
+            "train-labels-idx1-ubyte.gz": "25c81989df183df01b3e8a0aad5dffbe",
+            "t10k-images-idx3-ubyte.gz": "bef4ecab320f06d8554ea6380940ec79",
+            "t10k-labels-idx1-ubyte.gz": "bb300cfdad3c16e7a12a480ee83cd310",
+        },
+    ),
+    _cifar(
+        "cifar10",
+        classes=10,
+        layouts=(CIFAR10_BINARY, CIFAR10_PYTHON),
+        digests=(
+            "1e91790dbaf241617ca1f29a9aba08eb9a62df84cc90676b47edd05ad2ab3c94",
+            "9a4c74f5c8b6f2c4e13d3a1dfb43a5a8cda8a9da515e99fd620d2013a1a6287a",
+        ),
+        remotes={"cifar-10-binary.tar.gz": "c32a1d4ab5d03f1284b67883e8d87530"},
+    ),
+    _cifar(
+        "cifar100",
+        classes=100,
+        layouts=(CIFAR100_BINARY, CIFAR100_PYTHON),
+        digests=(
+            "4e50520a1125d045fade68001374cf6c74e360819dc08b7ecffe4e6c79e9b419",
+            "dc66669533e5da36cbeb472b8e2af54edcb17f1d9736fdbd5fede79d08f46b2f",
+        ),
+        remotes={"cifar-100-binary.tar.gz": "03b5dce01913d631647c71ecec9e9cb8"},
+    ),
+    _grey(
+        "mnist-mini",
+        sizes=(10000, 2000),
+        layouts=(idx_layout("mnist-mini"),),
+        digests=(
+            "1952f3ce518e1e602a0ddc59b86b62219cb612823e1094d70e88725c2abaf07b",
+            "1362cd7c923db5b269e5d9b1292359b04f6a7fc1f08ac30f5d6b266f02c48a8c",
+        ),
+        embedded=True,
     ),
 )
-FASHION_MNIST = Dataset(
-    name="fashion-mnist",
-    shape=(1, 28, 28),
-    sizes=(60000, 10000),
-    classes=10,
-    layouts=(idx_layout("FashionMNIST/raw"),),
-    url="http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/",
-    remotes=idx_remotes(
-        "8d4fb7e6c68d591d4c3dfef9ec88bf0d",
-        "25c81989df183df01b3e8a0aad5dffbe",
-        "bef4ecab320f06d8554ea6380940ec79",
-        "bb300cfdad3c16e7a12a480ee83cd310",
-    ),
-)
-CIFAR10 = Dataset(
-    name="cifar10",
-    shape=(3, 32, 32),
-    sizes=(50000, 10000),
-    classes=10,
-    layouts=(CIFAR10_BINARY, CIFAR10_PYTHON),
-    digests=(
-        "1e91790dbaf241617ca1f29a9aba08eb9a62df84cc90676b47edd05ad2ab3c94",
-        "9a4c74f5c8b6f2c4e13d3a1dfb43a5a8cda8a9da515e99fd620d2013a1a6287a",
-    ),
-    url="https://www.cs.toronto.edu/~kriz/",
-    remotes=(Remote("cifar-10-binary.tar.gz", "c32a1d4ab5d03f1284b67883e8d87530"),),
-)
-CIFAR100 = Dataset(
-    name="cifar100",
-    shape=(3, 32, 32),
-    sizes=(50000, 10000),
-    classes=100,
-    layouts=(CIFAR100_BINARY, CIFAR100_PYTHON),
-    digests=(
-        "4e50520a1125d045fade68001374cf6c74e360819dc08b7ecffe4e6c79e9b419",
-        "dc66669533e5da36cbeb472b8e2af54edcb17f1d9736fdbd5fede79d08f46b2f",
-    ),
-    url="https://www.cs.toronto.edu/~kriz/",
-    remotes=(Remote("cifar-100-binary.tar.gz", "03b5dce01913d631647c71ecec9e9cb8"),),
-)
-MNIST_MINI = Dataset(
-    name="mnist-mini",
-    shape=(1, 28, 28),
-    sizes=(10000, 2000),
-    classes=10,
-    layouts=(idx_layout("mnist-mini"),),
-    digests=(
-        "1952f3ce518e1e602a0ddc59b86b62219cb612823e1094d70e88725c2abaf07b",
-        "1362cd7c923db5b269e5d9b1292359b04f6a7fc1f08ac30f5d6b266f02c48a8c",
-    ),
-    embedded=True,
-)
-
-DATASETS: dict[str, Dataset] = {
-    dataset.name: dataset for dataset in (MNIST, FASHION_MNIST, CIFAR10, CIFAR100, MNIST_MINI)
-}
+DATASETS: dict[str, Dataset] = {dataset.name: dataset for dataset in _KNOWN}

@@ -5,8 +5,6 @@ pickled numpy array of bytes needs, and stands for an inert class of this file: 
 unpickling, which trusts its input, is called. Any other name is refused.
 """
 
-from __future__ import annotations
-
 import io
 import math
 import pickle
@@ -19,6 +17,17 @@ from numpy.typing import NDArray
 
 from pwoa.data.formats import Blob, Shape, Split, check_length, check_not_web_page
 from pwoa.errors import InputError
+
+
+class ByteType:
+    """The element type of unsigned bytes."""
+
+    def __init__(self, code: object, *_: object) -> None:
+        if code != "u1":
+            raise ValueError(f"numbers of type {code!r} instead of bytes")
+
+    def __setstate__(self, state: object) -> None:
+        """Ignore byte order and the like: bytes have none."""
 
 
 class ByteTable:
@@ -45,17 +54,6 @@ class ByteTable:
         """Return the table as a numpy array."""
         flat = np.frombuffer(self.content, np.uint8)
         return flat.reshape(self.shape, order="F" if self.columns_first else "C")
-
-
-class ByteType:
-    """The element type of unsigned bytes."""
-
-    def __init__(self, code: object, *_: object) -> None:
-        if code != "u1":
-            raise ValueError(f"numbers of type {code!r} instead of bytes")
-
-    def __setstate__(self, state: object) -> None:
-        """Ignore byte order and the like: bytes have none."""
 
 
 def _is_shape(value: object) -> TypeGuard[tuple[int, ...]]:
@@ -97,45 +95,34 @@ def unpickle(blob: Blob) -> object:
 def read_binary(blobs: Sequence[Blob], shape: Shape, count: int, label_bytes: int) -> Split:
     """Read records of label bytes, the last of which is the (fine) label, followed by the planes of the image."""
     each, size = count // len(blobs), label_bytes + math.prod(shape)
-    records = np.concatenate([_records(blob, each, size) for blob in blobs])
+    for blob in blobs:
+        check_not_web_page(blob, "a CIFAR binary file")
+        check_length(blob, each * size)
+    records = np.concatenate([np.frombuffer(blob.content, np.uint8).reshape(each, size) for blob in blobs])
     pixels = np.ascontiguousarray(records[:, label_bytes:]).reshape(-1, *shape)
     return Split(pixels, records[:, label_bytes - 1].astype(np.int64))
 
 
-def _records(blob: Blob, count: int, size: int) -> NDArray[np.uint8]:
-    check_not_web_page(blob, "a CIFAR binary file")
-    check_length(blob, count * size)
-    return np.frombuffer(blob.content, np.uint8).reshape(count, size)
-
-
 def read_python(blobs: Sequence[Blob], shape: Shape, count: int, label_key: str) -> Split:
     """Read pickled dictionaries of `data` (one image a row) and a list of labels."""
-    each, size = count // len(blobs), math.prod(shape)
-    batches = [_batch(blob, label_key) for blob in blobs]
-    rows = [_rows(blob, data, (each, size)) for blob, (data, _) in zip(blobs, batches, strict=True)]
-    labels = [_labels(blob, values, each) for blob, (_, values) in zip(blobs, batches, strict=True)]
+    form = count // len(blobs), math.prod(shape)
+    batches = [_read_batch(blob, form, label_key) for blob in blobs]
+    rows, labels = zip(*batches, strict=True)
     return Split(np.concatenate(rows).reshape(-1, *shape), np.concatenate(labels))
 
 
-def _batch(blob: Blob, label_key: str) -> tuple[object, object]:
+def _read_batch(blob: Blob, shape: tuple[int, int], label_key: str) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
     check_not_web_page(blob, "a CIFAR batch")
     batch = unpickle(blob)
     if not isinstance(batch, dict) or not {"data", label_key} <= batch.keys():
         raise InputError(f"{blob.name} is not a CIFAR batch: it has no `data` and `{label_key}`")
-    return batch["data"], batch[label_key]
-
-
-def _rows(blob: Blob, data: object, shape: tuple[int, int]) -> NDArray[np.uint8]:
+    data, labels = batch["data"], batch[label_key]
     actual = data.shape if isinstance(data, ByteTable) else type(data).__name__
-    if not isinstance(data, ByteTable) or actual != shape:
+    if actual != shape:
         raise InputError(f"{blob.name}: `data` is {actual}, expected a table of bytes of shape {shape}")
-    return data.array()
-
-
-def _labels(blob: Blob, labels: object, count: int) -> NDArray[np.int64]:
-    if not isinstance(labels, list) or len(labels) != count or not all(type(y) is int for y in labels):
-        raise InputError(f"{blob.name}: the labels are not a list of {count} integers")
-    return np.array(labels, np.int64)
+    if not isinstance(labels, list) or len(labels) != shape[0] or not all(type(y) is int for y in labels):
+        raise InputError(f"{blob.name}: the labels are not a list of {shape[0]} integers")
+    return data.array(), np.array(labels, np.int64)
 
 
 read_cifar10_binary = partial(read_binary, label_bytes=1)

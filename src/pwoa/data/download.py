@@ -1,7 +1,5 @@
 """Downloading one file: resumed where it broke off, checked before it gets its name."""
 
-from __future__ import annotations
-
 import hashlib
 import http.client
 import os
@@ -9,6 +7,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable
 from pathlib import Path
+from typing import cast
 
 from pwoa.data.formats import is_web_page
 from pwoa.errors import InputError
@@ -34,16 +33,10 @@ def download(url: str, target: Path, md5: str, progress: Progress | None = None)
     part = target.with_name(target.name + ".part")
     if not (part.exists() and file_md5(part) == md5):
         _transfer_all(url, part, progress)
-        check_md5(url, part, md5)
+        if (actual := file_md5(part)) != md5:
+            part.unlink()  # it is of no use to resume from
+            raise InputError(f"{url} has the wrong checksum: MD5 {actual}, expected {md5}")
     os.replace(part, target)
-
-
-def check_md5(url: str, part: Path, md5: str) -> None:
-    """Refuse a file with another checksum, and remove it: it is of no use to resume from."""
-    actual = file_md5(part)
-    if actual != md5:
-        part.unlink()
-        raise InputError(f"{url} has the wrong checksum: MD5 {actual}, expected {md5}")
 
 
 def _transfer_all(url: str, part: Path, progress: Progress | None) -> None:
@@ -61,11 +54,9 @@ def _transfer_all(url: str, part: Path, progress: Progress | None) -> None:
 def _connect(url: str, start: int) -> http.client.HTTPResponse:
     """Ask for the file from byte `start` on; a server may answer with the whole of it."""
     headers = {"User-Agent": "pwoa"} | ({"Range": f"bytes={start}-"} if start else {})
+    request = urllib.request.Request(url, headers=headers)
     try:
-        answer: http.client.HTTPResponse = urllib.request.urlopen(
-            urllib.request.Request(url, headers=headers), timeout=TIMEOUT
-        )
-        return answer
+        return cast(http.client.HTTPResponse, urllib.request.urlopen(request, timeout=TIMEOUT))
     except urllib.error.HTTPError as error:
         error.close()
         if start and error.code == http.client.REQUESTED_RANGE_NOT_SATISFIABLE:

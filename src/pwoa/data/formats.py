@@ -3,8 +3,6 @@
 Nothing in a file is trusted: every reader checks what it was given and says what is wrong with which file.
 """
 
-from __future__ import annotations
-
 import lzma
 import math
 import struct
@@ -82,8 +80,10 @@ def read_idx(blob: Blob, shape: tuple[int, ...]) -> NDArray[np.uint8]:
     blob = decompress(blob)
     kind = f"an idx file of {'images' if len(shape) > 1 else 'labels'}"
     check_not_web_page(blob, kind)
+    start, magic = blob.content[:4], bytes([0, 0, UNSIGNED_BYTES, len(shape)])
+    if not magic.startswith(start):  # a shorter file is truncated, which its length tells
+        raise InputError(f"{blob.name} is not {kind}: it starts with {start.hex()}, expected {magic.hex()}")
     header = 4 + 4 * len(shape)
-    check_magic(blob, kind, bytes([0, 0, UNSIGNED_BYTES, len(shape)]))
     if len(blob.content) < header:
         check_length(blob, header + math.prod(shape))
     actual = struct.unpack(f">{len(shape)}I", blob.content[4:header])
@@ -91,13 +91,6 @@ def read_idx(blob: Blob, shape: tuple[int, ...]) -> NDArray[np.uint8]:
         raise InputError(f"{blob.name} holds data of shape {actual}, expected {shape}")
     check_length(blob, header + math.prod(shape))
     return np.frombuffer(blob.content, np.uint8, offset=header).reshape(shape)
-
-
-def check_magic(blob: Blob, kind: str, magic: bytes) -> None:
-    """Refuse a file that begins otherwise than those of its kind."""
-    start = blob.content[:4]
-    if not magic.startswith(start):  # a shorter file is truncated, which its length tells
-        raise InputError(f"{blob.name} is not {kind}: it starts with {start.hex()}, expected {magic.hex()}")
 
 
 def read_idx_split(blobs: Sequence[Blob], shape: Shape, count: int) -> Split:
@@ -125,7 +118,6 @@ def read_members(archive: Path, folder: str, names: Iterable[str]) -> dict[str, 
     except (tarfile.TarError, EOFError, zlib.error, OSError) as error:
         size = archive.stat().st_size
         raise InputError(f"{archive} is truncated or damaged: {size} bytes found ({error}); fetch it again") from None
-    missing = sorted(wanted.keys() - {f"{folder}/{name}" for name in members})
-    if missing:
+    if missing := sorted(path for path, name in wanted.items() if name not in members):
         raise InputError(f"{archive} does not hold {', '.join(missing)}")
     return members

@@ -1,7 +1,5 @@
 """Images that live on one device as one tensor, the data set made of two of them, and augmentation of whole batches."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -24,7 +22,7 @@ class Images:
     def __len__(self) -> int:
         return len(self.labels)
 
-    def to(self, device: torch.device | str) -> Images:
+    def to(self, device: torch.device | str) -> "Images":
         """Return the images on another device."""
         return Images(self.pixels.to(device), self.labels.to(device))
 
@@ -32,7 +30,7 @@ class Images:
         """Return float32 images in [0, 1] and their labels; `index` must be on the device of the images."""
         return as_float(self.pixels.index_select(0, index)), self.labels.index_select(0, index)
 
-    def first(self, n: int) -> Images:
+    def first(self, n: int) -> "Images":
         """Return the first n images, or all of them where there are fewer."""
         if n < 1:
             raise InputError(f"cannot take the first {n} images: give a number of 1 or more")
@@ -76,7 +74,7 @@ class Data:
                 digest.update(values.cpu().contiguous().numpy().tobytes())
         return digest.hexdigest()
 
-    def to(self, device: torch.device | str) -> Data:
+    def to(self, device: torch.device | str) -> "Data":
         """Return the data set on another device."""
         return Data(self.name, self.train.to(device), self.test.to(device), self.classes)
 

@@ -3,8 +3,6 @@
 Nothing here needs torch: what is read are arrays.
 """
 
-from __future__ import annotations
-
 import hashlib
 import os
 from collections.abc import Iterator, Mapping
@@ -19,7 +17,7 @@ from pwoa.data.catalog import DATASETS, Dataset, Layout
 from pwoa.data.download import Progress, download
 from pwoa.data.formats import Blob, Shape, Split, read_members
 from pwoa.errors import InputError
-from pwoa.storage import held
+from pwoa.storage import held, replacing
 
 EMBEDDED = files("pwoa.data") / "embedded"
 
@@ -35,14 +33,9 @@ class Location:
     where: Path
     paths: Mapping[str, Path]
 
-    @property
-    def is_archive(self) -> bool:
-        """Tell whether the files are in one archive."""
-        return not self.paths
-
     def blobs(self) -> dict[str, Blob]:
         """Read the files, by official name."""
-        if self.is_archive:
+        if not self.paths:
             return read_members(self.where, self.layout.folder, self.layout.files)
         return {name: Blob(str(path), path.read_bytes()) for name, path in self.paths.items()}
 
@@ -79,25 +72,35 @@ def status(table: Mapping[str, Dataset] = DATASETS) -> list[Status]:
     ]
 
 
+def _where(spec: Dataset) -> Path | None:
+    if spec.embedded:
+        return Path(str(EMBEDDED))
+    location = locate(spec, cache_folder(spec))
+    return location.where if location else None
+
+
 def get(name: str, progress: Progress | None = None, table: Mapping[str, Dataset] = DATASETS) -> Path:
     """Have a data set in the cache, verified, and return its folder; what is damaged is fetched again."""
     spec = find(name, table)
     if spec.embedded:
         return Path(str(EMBEDDED))
-    location = locate(spec, cache_folder(spec))
-    if location is None or not _is_sound(spec, location):
-        _fetch_once(spec, progress)
+    if _read_sound(spec) is None:
+        _fetch(spec, progress)
     return cache_folder(spec)
 
 
 def load_official(spec: Dataset, data_folder: Path | None = None, progress: Progress | None = None) -> Splits:
     """Read and verify a data set; from `data_folder` and nowhere else where one is given."""
     if spec.embedded:
-        return _read_embedded(spec, data_folder)
+        if data_folder is not None:
+            raise InputError(f"{spec.name} comes with pwoa: leave out the folder {data_folder}")
+        (layout,) = spec.layouts
+        blobs = {name: Blob(name, (EMBEDDED / f"{name}.xz").read_bytes()) for name in layout.files}
+        return _read_verified(spec, layout, blobs, spec.name)
     if data_folder is not None:
         return _read(spec, _locate_given(spec, data_folder))
     location = locate(spec, cache_folder(spec))
-    return _read(spec, location) if location else _fetch_once(spec, progress)
+    return _read(spec, location) if location else _fetch(spec, progress)
 
 
 def cache_folder(spec: Dataset) -> Path:
@@ -112,19 +115,15 @@ def locate(spec: Dataset, folder: Path) -> Location | None:
     return next(_forms(spec, folder), None)
 
 
-def _locate_given(spec: Dataset, folder: Path) -> Location:
-    """Return the data set in a folder the user named, or refuse with what is missing there."""
-    if not folder.is_dir():
-        raise InputError(f"{folder} is not a folder: give the one that holds the files of {spec.name}")
-    location = locate(spec, folder)
-    if location:
-        return location
-    layout = max(spec.layouts, key=lambda layout: len(_present(layout, folder)))
-    missing = ", ".join(name for name in layout.files if name not in _present(layout, folder))
-    raise InputError(
-        f"{folder} does not hold {spec.name}: found no {missing} there or in its subfolder {layout.folder}; "
-        f"leave out --data-folder (in Python: data_folder=) to use the cache or a download"
-    )
+def _forms(spec: Dataset, folder: Path) -> Iterator[Location]:
+    for layout in spec.layouts:
+        for place in (folder, folder / layout.folder, folder / spec.name):
+            paths = _present(layout, place)
+            if len(paths) == len(layout.files):
+                yield Location(layout, place, paths)
+    for layout in spec.layouts:
+        if layout.archive and (folder / layout.archive).is_file():
+            yield Location(layout, folder / layout.archive, {})
 
 
 def _present(layout: Layout, place: Path) -> dict[str, Path]:
@@ -137,34 +136,32 @@ def _present(layout: Layout, place: Path) -> dict[str, Path]:
     }
 
 
-def _forms(spec: Dataset, folder: Path) -> Iterator[Location]:
-    for layout in spec.layouts:
-        for place in (folder, folder / layout.folder, folder / spec.name):
-            paths = _present(layout, place)
-            if len(paths) == len(layout.files):
-                yield Location(layout, place, paths)
-    for layout in spec.layouts:
-        if layout.archive and (folder / layout.archive).is_file():
-            yield Location(layout, folder / layout.archive, {})
-
-
-def _where(spec: Dataset) -> Path | None:
-    if spec.embedded:
-        return Path(str(EMBEDDED))
-    location = locate(spec, cache_folder(spec))
-    return location.where if location else None
+def _locate_given(spec: Dataset, folder: Path) -> Location:
+    """Return the data set in a folder the user named, or refuse with what is missing there."""
+    if not folder.is_dir():
+        raise InputError(f"{folder} is not a folder: give the one that holds the files of {spec.name}")
+    if location := locate(spec, folder):
+        return location
+    layout = max(spec.layouts, key=lambda layout: len(_present(layout, folder)))
+    present = _present(layout, folder)
+    missing = ", ".join(name for name in layout.files if name not in present)
+    raise InputError(
+        f"{folder} does not hold {spec.name}: found no {missing} there or in its subfolder {layout.folder}; "
+        f"leave out --data-folder (in Python: data_folder=) to use the cache or a download"
+    )
 
 
 def _read(spec: Dataset, location: Location) -> Splits:
     return _read_verified(spec, location.layout, location.blobs(), str(location.where))
 
 
-def _read_embedded(spec: Dataset, data_folder: Path | None) -> Splits:
-    if data_folder is not None:
-        raise InputError(f"{spec.name} comes with pwoa: leave out the folder {data_folder}")
-    (layout,) = spec.layouts
-    blobs = {name: Blob(name, (EMBEDDED / f"{name}.xz").read_bytes()) for name in layout.files}
-    return _read_verified(spec, layout, blobs, spec.name)
+def _read_sound(spec: Dataset) -> Splits | None:
+    """Read a data set from the cache; None if it is not there, or damaged."""
+    location = locate(spec, cache_folder(spec))
+    try:
+        return _read(spec, location) if location else None
+    except InputError:
+        return None
 
 
 def _read_verified(spec: Dataset, layout: Layout, blobs: Mapping[str, Blob], where: str) -> Splits:
@@ -179,14 +176,6 @@ def _read_verified(spec: Dataset, layout: Layout, blobs: Mapping[str, Blob], whe
         check_labels(spec, split, where)
         _check_digest(spec, index, split, where)
     return train, test
-
-
-def _is_sound(spec: Dataset, location: Location) -> bool:
-    try:
-        _read(spec, location)
-    except InputError:
-        return False
-    return True
 
 
 def digest(split: Split) -> str:
@@ -217,9 +206,8 @@ def _check_digest(spec: Dataset, index: int, split: Split, where: str) -> None:
 
 def _check_md5(spec: Dataset, blobs: Mapping[str, Blob]) -> None:
     """Refuse files that bear the name of a published one and are not that one."""
-    published = {remote.name: remote.md5 for remote in spec.remotes}
     for blob in blobs.values():
-        expected = published.get(Path(blob.name).name)
+        expected = spec.remotes.get(Path(blob.name).name)
         md5 = hashlib.md5(blob.content, usedforsecurity=False).hexdigest()
         if expected not in (None, md5):
             raise InputError(
@@ -228,68 +216,43 @@ def _check_md5(spec: Dataset, blobs: Mapping[str, Blob]) -> None:
             )
 
 
-def _fetch_once(spec: Dataset, progress: Progress | None) -> Splits:
-    """Fetch a data set; another process that asks for it meanwhile waits, and finds it there."""
-    folder = cache_folder(spec)
-    with held(folder, wait=True):
-        location = locate(spec, folder)
-        return _read(spec, location) if location and _is_sound(spec, location) else _fetch(spec, progress)
-
-
 def _fetch(spec: Dataset, progress: Progress | None) -> Splits:
-    try:
-        return _download(spec, progress)
-    except (InputError, OSError) as error:
-        raise InputError(
-            f"{spec.name} could not be fetched ({error}): put its official files in a folder and give it as "
-            f"--data-folder (in Python: data_folder=), or run `pwoa data get {spec.name}` where there is a network"
-        ) from None
+    """Fetch a data set; another process that asks for it meanwhile waits, and finds it there."""
+    with held(cache_folder(spec), wait=True):
+        if splits := _read_sound(spec):
+            return splits
+        try:
+            return _download(spec, progress)
+        except (InputError, OSError) as error:
+            raise InputError(
+                f"{spec.name} could not be fetched ({error}): put its official files in a folder and give it as "
+                f"--data-folder (in Python: data_folder=), or run `pwoa data get {spec.name}` where there is a network"
+            ) from None
 
 
 def _download(spec: Dataset, progress: Progress | None) -> Splits:
     """Download a data set from its official address into the cache."""
     folder = cache_folder(spec)
     folder.mkdir(parents=True, exist_ok=True)
-    _discard_damaged(spec, folder)
-    targets = [folder / remote.name for remote in spec.remotes]
-    for remote, target in zip(spec.remotes, targets, strict=True):
-        download(spec.url + remote.name, target, remote.md5, progress)
-    try:
-        return _accept(spec, folder)
-    except InputError:
-        for target in targets:
-            target.unlink()
-        raise
-
-
-def _discard_damaged(spec: Dataset, folder: Path) -> None:
-    """Remove what is incomplete or damaged, or it would not be fetched; `download` checks its own files."""
-    remotes = {remote.name for remote in spec.remotes}
     for layout in spec.layouts:
         for path in _present(layout, folder).values():
-            if path.name not in remotes:
-                path.unlink()
-
-
-def _accept(spec: Dataset, folder: Path) -> Splits:
-    """Read what was downloaded; of an archive keep the files, which are faster to read."""
-    location = locate(spec, folder)
-    if location is None:
-        raise InputError(f"{spec.url} does not offer all the files of {spec.name}")
-    blobs = location.blobs()
-    splits = _read_verified(spec, location.layout, blobs, str(location.where))
-    if location.is_archive:
-        _store(folder, blobs)
+            if path.name not in spec.remotes:  # those `download` checks itself
+                path.unlink()  # incomplete or damaged, or nothing would be fetched
+    for name, md5 in spec.remotes.items():
+        download(spec.url + name, folder / name, md5, progress)
+    try:
+        location = locate(spec, folder)
+        if location is None:
+            raise InputError(f"{spec.url} does not offer all the files of {spec.name}")
+        blobs = location.blobs()
+        splits = _read_verified(spec, location.layout, blobs, str(location.where))
+    except InputError:
+        for name in spec.remotes:
+            (folder / name).unlink()
+        raise
+    if not location.paths:  # of an archive the files are kept, which are faster to read
+        for name, blob in blobs.items():
+            with replacing(folder / name) as file:
+                file.write(blob.content)
         location.where.unlink()
     return splits
-
-
-def _store(folder: Path, blobs: Mapping[str, Blob]) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
-    for name, blob in blobs.items():
-        temporary = folder / f"{name}.{os.getpid()}.part"
-        try:
-            temporary.write_bytes(blob.content)
-            os.replace(temporary, folder / name)
-        finally:
-            temporary.unlink(missing_ok=True)

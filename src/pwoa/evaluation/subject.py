@@ -20,7 +20,7 @@ from pwoa.devices import device_name
 from pwoa.errors import InputError, first_line
 from pwoa.models.architectures.registry import architecture_name
 from pwoa.models.border import as_logits, check_model, evaluating
-from pwoa.models.checkpoints.tensors import fingerprint
+from pwoa.models.checkpoints.folder import fingerprint
 from pwoa.models.onnx import OnnxModel
 from pwoa.recipe import Evaluation
 from pwoa.threat import Threat

@@ -1,12 +1,10 @@
 """The border of a model: images in [0, 1] go in, logits come out, whatever stands behind it."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
 from contextlib import contextmanager
 from numbers import Real
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
@@ -92,26 +90,22 @@ def not_logits(output: Tensor) -> str | None:
 
 def _find_logits(output: Any, classes: int | None) -> Tensor:
     if isinstance(output, Mapping):
-        for key in ("logits", "out"):
-            if isinstance(output.get(key), Tensor):
-                logits: Tensor = output[key]
-                return logits
-        raise InputError(f"the model returns a dict without 'logits' (keys: {', '.join(map(str, output))})")
+        named = [output[key] for key in ("logits", "out") if isinstance(output.get(key), Tensor)]
+        if not named:
+            raise InputError(f"the model returns a dict without 'logits' (keys: {', '.join(map(str, output))})")
+        return cast(Tensor, named[0])
     if isinstance(attribute := getattr(output, "logits", None), Tensor):
         return attribute
-    if isinstance(output, (tuple, list)):
-        rows = [
-            value
-            for value in output
-            if isinstance(value, Tensor) and value.dim() == 2 and classes in (None, value.shape[1])
-        ]
-        if len(rows) == 1:
-            return rows[0]
+    if not isinstance(output, (tuple, list)):
+        raise InputError(f"the model returns a {type(output).__name__}, not a tensor of logits")
+    matrices = [value for value in output if isinstance(value, Tensor) and value.dim() == 2]
+    rows = [value for value in matrices if classes in (None, value.shape[1])]
+    if len(rows) != 1:
         raise InputError(
             f"the model returns {len(output)} things, of which {len(rows)} could be the logits; "
             "wrap it so that it returns the logits alone"
         )
-    raise InputError(f"the model returns a {type(output).__name__}, not a tensor of logits")
+    return rows[0]
 
 
 class Normalisation(NamedTuple):
@@ -125,7 +119,7 @@ class Normalisation(NamedTuple):
         """Tell whether it leaves every image as it is."""
         return all(value == 0 for value in self.mean) and all(value == 1 for value in self.std)
 
-    def near(self, other: Normalisation) -> bool:
+    def near(self, other: "Normalisation") -> bool:
         """Tell whether both are the same up to the rounding of written numbers."""
         return len(self.mean) == len(other.mean) and all(
             math.isclose(a, b, rel_tol=1e-4, abs_tol=1e-6)
@@ -133,7 +127,7 @@ class Normalisation(NamedTuple):
             for a, b in zip(numbers, others, strict=True)
         )
 
-    def for_channels(self, channels: int) -> Normalisation:
+    def for_channels(self, channels: int) -> "Normalisation":
         """Return it with one number a channel; a single one holds for all of them."""
         if len(self.mean) == 1:
             return Normalisation(self.mean * channels, self.std * channels)

@@ -1,7 +1,5 @@
 """Networks of a user's own code, named as `package.module:function` or `folder/file.py:Net`."""
 
-from __future__ import annotations
-
 import importlib
 import importlib.util
 import sys

@@ -3,8 +3,6 @@
 Works on what torch.fx can trace; any other model stays as it is. The result computes the same up to rounding.
 """
 
-from __future__ import annotations
-
 import copy
 import operator
 from collections import Counter

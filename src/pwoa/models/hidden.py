@@ -1,7 +1,5 @@
 """Hidden activations Z_l of any nn.Module, by forward hooks: the model needs no edit."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any

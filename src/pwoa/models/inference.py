@@ -5,8 +5,6 @@ into the convolution before it; on a GPU the copy also computes in float16, in f
 that launching its kernels takes longer than running them is replayed as CUDA graphs.
 """
 
-from __future__ import annotations
-
 import time
 import warnings
 from collections.abc import Callable

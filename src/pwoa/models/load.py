@@ -1,7 +1,5 @@
 """One door for models: a run, a model folder, the hub, a checkpoint, Python code, or ONNX."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Sequence
 from pathlib import Path

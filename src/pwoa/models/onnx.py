@@ -1,7 +1,5 @@
 """A classifier in an ONNX file, run by onnxruntime: logits without gradients, and no code from the file."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import re
@@ -47,7 +45,7 @@ class OnnxModel(nn.Module):
         self.shape = tuple(size if isinstance(size, int) and size > 0 else None for size in images.shape)
         self.fingerprint = _fingerprint(self.path)
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> OnnxModel:
+    def __deepcopy__(self, memo: dict[int, Any]) -> "OnnxModel":
         return self
 
     def check(self, x: Tensor) -> None:

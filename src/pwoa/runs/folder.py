@@ -27,7 +27,7 @@ from torch import nn
 
 from pwoa.errors import InputError, first_line
 from pwoa.methods import find_method
-from pwoa.models.checkpoints.tensors import to_safetensors
+from pwoa.models.checkpoints.folder import to_safetensors
 from pwoa.recipe import RECIPE, Recipe, recorded_recipe, to_toml
 from pwoa.storage import RESULT, Folder, naming, replacing
 

@@ -18,8 +18,7 @@ from pwoa.evaluation.folder import OF_MODEL
 from pwoa.methods import find_training
 from pwoa.models.architectures.registry import architecture_name, build, lite_width
 from pwoa.models.border import check_model
-from pwoa.models.checkpoints.folder import describe_model
-from pwoa.models.checkpoints.tensors import fingerprint
+from pwoa.models.checkpoints.folder import describe_model, fingerprint
 from pwoa.progress import Progress
 from pwoa.recipe import Recipe, load_recipe
 from pwoa.recipe.settings import merge

@@ -24,8 +24,7 @@ from pwoa.methods import find_pruning
 from pwoa.methods.method import Method
 from pwoa.models.architectures.registry import architecture_name
 from pwoa.models.border import check_model
-from pwoa.models.checkpoints.folder import describe_model
-from pwoa.models.checkpoints.tensors import fingerprint
+from pwoa.models.checkpoints.folder import describe_model, fingerprint
 from pwoa.models.factory import is_factory
 from pwoa.models.load import kind_of, load_model
 from pwoa.progress import Progress

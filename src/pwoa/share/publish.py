@@ -13,9 +13,18 @@ from torch import Tensor, nn
 from pwoa.errors import InputError
 from pwoa.models.border import Normalised
 from pwoa.models.checkpoints import hub
-from pwoa.models.checkpoints.folder import CARD, CONFIG, FORMAT, WEIGHTS, describe_model, is_ours, read_folder
+from pwoa.models.checkpoints.folder import (
+    CARD,
+    CONFIG,
+    FORMAT,
+    WEIGHTS,
+    describe_model,
+    is_ours,
+    read_folder,
+    state_fingerprint,
+    to_safetensors,
+)
 from pwoa.models.checkpoints.inspection import guess_architecture
-from pwoa.models.checkpoints.tensors import state_fingerprint, to_safetensors
 from pwoa.recipe import Recipe, recorded_recipe
 from pwoa.runs.folder import Result, Run
 from pwoa.share.card import addressed, model_card, without_place

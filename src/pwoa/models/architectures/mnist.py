@@ -2,13 +2,11 @@
 TRADES' experiments (Zhang et al. 2019), with the keys of its checkpoint.
 """
 
-from __future__ import annotations
-
 from collections import OrderedDict
 
 from torch import Tensor, nn
 
-from pwoa.models.architectures.parts import scaled, start_as_he
+from pwoa.models.architectures.resnet import scaled, start_as_he
 
 
 class LeNet(nn.Module):

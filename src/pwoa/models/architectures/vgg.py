@@ -3,11 +3,9 @@
 Both number the layers of `features` alike; they differ in the convolutions' biases and in the classifier.
 """
 
-from __future__ import annotations
-
 from torch import Tensor, nn
 
-from pwoa.models.architectures.parts import scaled, start_as_he
+from pwoa.models.architectures.resnet import scaled, start_as_he
 
 STAGES = ((64, 64), (128, 128), (256, 256, 256), (512, 512, 512), (512, 512, 512))
 """The filters of each convolution, by the size of the image."""

@@ -4,11 +4,9 @@ Wrappers' prefixes come off, normalisation becomes numbers, masks go into the we
 dropped by name. Everything else stays, so that a tensor nobody understands is an error when the model is filled.
 """
 
-from __future__ import annotations
-
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import NamedTuple
 
 import torch
@@ -16,7 +14,7 @@ from torch import Tensor
 
 from pwoa.errors import InputError
 from pwoa.models.border import Normalisation
-from pwoa.models.checkpoints.files import WRAPPERS, Opened, float32, open_checkpoint
+from pwoa.models.checkpoints.files import WRAPPERS, Opened, float32
 from pwoa.models.checkpoints.pruned import apply_masks, apply_scores
 
 _NUMBERS = (("mean", "std"), ("mu", "sigma"), ("new_mean", "new_std"))
@@ -51,16 +49,11 @@ class Checkpoint:
     hidden: bool
 
 
-def read_checkpoint(path: str | Path, kept: float | None = None) -> Checkpoint:
-    """Read the network in a checkpoint file of any known form; nothing in the file is executed.
+def unpack(opened: Opened, source: str, kept: float | None = None) -> Checkpoint:
+    """Take the network out of a checkpoint that `open_checkpoint` has opened.
 
     kept: the part of the weights that HYDRA's or HARP's scores keep, if the file has some (1: a dense network).
     """
-    return unpack(open_checkpoint(path), str(path), kept)
-
-
-def unpack(opened: Opened, source: str, kept: float | None = None) -> Checkpoint:
-    """Take the network out of a file that is open; `kept` as for `read_checkpoint`."""
     if kept is not None and not 0 < kept <= 1:
         raise InputError(f"the part of the weights that is kept must be above 0 and up to 1, not {kept!r}")
     tensors = float32(opened.tensors)
@@ -173,9 +166,8 @@ def _single(normalisations: list[Normalisation], source: str) -> Normalisation |
 
 def _dtype(values: Iterable[Tensor]) -> str:
     """Return the precision of most numbers."""
-    sizes: dict[str, int] = {}
+    sizes = Counter[str]()
     for value in values:
         if value.is_floating_point():
-            name = str(value.dtype).removeprefix("torch.")
-            sizes[name] = sizes.get(name, 0) + value.numel()
+            sizes[str(value.dtype).removeprefix("torch.")] += value.numel()
     return max(sizes, key=lambda name: sizes[name], default="none")

@@ -1,10 +1,8 @@
 """Checkpoint files. Nothing in a file is ever executed: safetensors, or torch's tensors-only loader."""
 
-from __future__ import annotations
-
 import pickle
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from importlib import resources
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -14,8 +12,7 @@ from safetensors.torch import load as load_safetensors
 from torch import Tensor, nn
 
 from pwoa.errors import InputError, first_line
-from pwoa.models.checkpoints.folder import find_folder, holds_model, read_folder
-from pwoa.models.checkpoints.tensors import read_safetensors
+from pwoa.models.checkpoints.folder import find_folder, holds_model, read_folder, read_safetensors
 
 EMBEDDED = "embedded"
 """The name of the checkpoint that comes with the package."""
@@ -56,8 +53,13 @@ def open_checkpoint(path: str | Path) -> Opened:
     numbers: dict[str, float] = {}
     remarks: list[str] = []
     while not _is_state(content):
-        _refuse_cascade(content, path)
-        known = [name for name in CONTAINERS if isinstance(content, Mapping) and _is_container(content.get(name))]
+        if _is_cascade(content):
+            raise InputError(
+                f"{path} holds {len(content)} networks one after the other (a cascade, as convex_adversarial saves "
+                "it), not one; save the one you want with torch.save(state_dict[0], …)"
+            )
+        keys = [name for name in CONTAINERS if isinstance(content, Mapping) and name in content]
+        known = [name for name in keys if isinstance(content[name], Mapping) or _is_cascade(content[name])]
         if not known:
             raise InputError(
                 f"{path} holds no state dict (found {_describe(content)}); "
@@ -65,25 +67,21 @@ def open_checkpoint(path: str | Path) -> Opened:
             )
         name = next((name for name in known if _leads_to_state(content[name])), known[0])
         names.append(name)
-        numbers |= {key: float(value) for key, value in content.items() if _is_number(value)}
+        beside = {key: value for key, value in content.items() if isinstance(value, (int, float))}
+        numbers |= {key: float(value) for key, value in beside.items() if not isinstance(value, bool)}
         remarks += _rivals(content, name)
         content = content[name]
-    if odd := [key for key, value in content.items() if _is_odd(value)]:
+    if odd := [key for key, v in content.items() if v.layout != torch.strided or v.is_quantized or v.is_meta]:
         raise InputError(f"{path} has sparse, quantised or empty tensors ({some(odd)}); save dense tensors of floats")
     return Opened(dict(content), ".".join(names), numbers, tuple(remarks))
 
 
-def read_state(path: str | Path) -> dict[str, Tensor]:
-    """Read all tensors of a checkpoint file by name, in float32, without container and wrapper prefixes."""
-    return float32(strip_wrappers(open_checkpoint(path).tensors)[1])
-
-
-def strip_wrappers(state: Mapping[str, Tensor]) -> tuple[str, dict[str, Tensor]]:
-    """Return the wrappers' prefix that all names share, and the tensors by their names without it."""
+def _wrappers(names: Collection[str]) -> str:
+    """Return the wrappers' prefix that all names share."""
     prefix = ""
-    while state and (wrapper := next((w for w in WRAPPERS if all(key.startswith(prefix + w) for key in state)), "")):
+    while names and (wrapper := next((w for w in WRAPPERS if all(key.startswith(prefix + w) for key in names)), "")):
         prefix += wrapper
-    return prefix, {key.removeprefix(prefix): value for key, value in state.items()}
+    return prefix
 
 
 def rename_for(model: nn.Module, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -92,8 +90,8 @@ def rename_for(model: nn.Module, state: Mapping[str, Tensor]) -> dict[str, Tenso
     A file from before torch counted batches lacks the counters; a forward pass in eval mode does not use them.
     """
     wanted = model.state_dict()
-    prefix = strip_wrappers(wanted)[0]
-    renamed = {prefix + key: value for key, value in strip_wrappers(state)[1].items()}
+    prefix, foreign = _wrappers(wanted), _wrappers(state)
+    renamed = {prefix + key.removeprefix(foreign): value for key, value in state.items()}
     for key in wanted:
         if key.endswith(COUNTER) and key.removesuffix(COUNTER) + "running_mean" in renamed:
             renamed.setdefault(key, wanted[key])
@@ -109,12 +107,13 @@ def misfit(model: nn.Module, state: Mapping[str, Tensor]) -> str:
         problems.append(f"missing {some(missing)}")
     if unexpected := [key for key in state if key not in wanted]:
         problems.append(f"unexpected {some(unexpected)}")
-    for key in wanted:
-        if key in state and wanted[key].shape != state[key].shape:
-            problems.append(f"{key} is {_shape(state[key])}, the model wants {_shape(wanted[key])}")
+    for key, value in wanted.items():
+        given = state.get(key, value)
+        if value.shape != given.shape:
+            problems.append(f"{key} is {_shape(given)}, the model wants {_shape(value)}")
             break
-        if key in state and wanted[key].is_floating_point() and not state[key].is_floating_point():
-            problems.append(f"{key} is of {state[key].dtype}, the model wants floats")
+        if value.is_floating_point() and not given.is_floating_point():
+            problems.append(f"{key} is of {given.dtype}, the model wants floats")
             break
     return "; ".join(problems)
 
@@ -140,40 +139,26 @@ def _read_torch(path: Path) -> Any:
     try:
         return torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
-        if "Unsupported" in str(error) or "GLOBAL" in str(error) or "weights_only" in str(error).lower():
-            kind = re.search(r"GLOBAL ([\w.]+)", str(error))
-            raise InputError(
-                f"{path} is refused: it is not a plain file of tensors (a pickle with code in it"
-                f"{f', {kind[1]}' if kind else ''}, or no checkpoint at all); convert it where you trust it: "
-                "torch.save(model.state_dict(), …)"
-                + (", with the model as Madry's robustness loads it" if _mentions(path, b"dill._dill") else "")
-            ) from None
-        raise InputError(f"{path} is not a checkpoint: {error}") from None
+        text = str(error)
+        if not ("Unsupported" in text or "GLOBAL" in text or "weights_only" in text.lower()):
+            raise InputError(f"{path} is not a checkpoint: {error}") from None
+        kind = re.search(r"GLOBAL ([\w.]+)", text)
+        with path.open("rb") as file:
+            dilled = b"dill._dill" in file.read(1 << 20)  # where a pickle names its classes
+        raise InputError(
+            f"{path} is refused: it is not a plain file of tensors (a pickle with code in it"
+            f"{f', {kind[1]}' if kind else ''}, or no checkpoint at all); convert it where you trust it: "
+            "torch.save(model.state_dict(), …)" + ", with the model as Madry's robustness loads it" * dilled
+        ) from None
     except Exception as error:  # torch raises anything on a damaged file
         reason = f" ({first_line(error)})" if isinstance(error, (RuntimeError, OSError)) else ""
         raise InputError(f"{path} is not a checkpoint, of torch or safetensors{reason}") from None
 
 
-def _mentions(path: Path, word: bytes) -> bool:
-    """Tell whether the word is in the first megabyte of a file, where a pickle names its classes."""
-    with path.open("rb") as file:
-        return word in file.read(1 << 20)
-
-
 def _is_state(content: Any) -> bool:
-    return (
-        isinstance(content, Mapping)
-        and len(content) > 0
-        and all(isinstance(key, str) and isinstance(value, Tensor) for key, value in content.items())
-    )
-
-
-def _is_odd(value: Tensor) -> bool:
-    return value.layout != torch.strided or value.is_quantized or value.is_meta
-
-
-def _is_container(value: Any) -> bool:
-    return isinstance(value, Mapping) or _is_cascade(value)
+    if not isinstance(content, Mapping) or not content:
+        return False
+    return all(isinstance(key, str) and isinstance(value, Tensor) for key, value in content.items())
 
 
 def _leads_to_state(content: Any) -> bool:
@@ -184,18 +169,6 @@ def _leads_to_state(content: Any) -> bool:
 
 def _is_cascade(content: Any) -> bool:
     return isinstance(content, (list, tuple)) and len(content) > 0 and all(map(_is_state, content))
-
-
-def _refuse_cascade(content: Any, path: Path) -> None:
-    if _is_cascade(content):
-        raise InputError(
-            f"{path} holds {len(content)} networks one after the other (a cascade, as convex_adversarial saves it), "
-            "not one; save the one you want with torch.save(state_dict[0], …)"
-        )
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
 def _rivals(content: Mapping[Any, Any], taken: str) -> list[str]:

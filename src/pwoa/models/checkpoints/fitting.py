@@ -1,7 +1,5 @@
 """A network filled from a checkpoint, whole or not at all, and what may be wrong when it does not fit."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 from torch import Tensor, nn

@@ -4,15 +4,16 @@ A run says it in model.json, a folder in the convention of the Hugging Face hub 
 Nothing in a folder is ever executed.
 """
 
-from __future__ import annotations
-
+import hashlib
 import json
 import platform
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
+from safetensors import SafetensorError
+from safetensors.torch import load, save
 from torch import Tensor, nn
 
 from pwoa import __version__
@@ -20,13 +21,41 @@ from pwoa.errors import InputError
 from pwoa.models.architectures.registry import architecture_name
 from pwoa.models.border import Normalised
 from pwoa.models.checkpoints.hub import PREFIX, fetch
-from pwoa.models.checkpoints.tensors import read_safetensors, state_fingerprint
+from pwoa.models.onnx import OnnxModel
 
 WEIGHTS, CONFIG, CARD = "model.safetensors", "config.json", "README.md"
 DESCRIPTION = "model.json"
 """What config.json is called in a run."""
 FORMAT = 1
 """Of config.json; a higher one is of a later version."""
+
+
+def read_safetensors(path: Path) -> dict[str, Tensor]:
+    """Read all tensors of a safetensors file, which holds nothing that could be executed."""
+    try:
+        return load(path.read_bytes())
+    except SafetensorError as error:
+        raise InputError(f"{path} is not a safetensors file: {error}") from None
+
+
+def to_safetensors(state: Mapping[str, Tensor]) -> bytes:
+    """Write the tensors as the content of a safetensors file; those that share memory are written each."""
+    copies = {name: value.detach().cpu().clone(memory_format=torch.contiguous_format) for name, value in state.items()}
+    return save(copies, {"format": "pt"})
+
+
+def fingerprint(model: nn.Module) -> str:
+    """Return a SHA-256 of all weights and buffers, the same on every device; of an ONNX model, of its file."""
+    return model.fingerprint if isinstance(model, OnnxModel) else state_fingerprint(model.state_dict())
+
+
+def state_fingerprint(state: Mapping[str, Tensor]) -> str:
+    """Return the fingerprint of a model that has these weights and buffers."""
+    digest = hashlib.sha256()
+    for name, value in sorted(state.items()):
+        digest.update(name.encode())
+        digest.update(value.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()
 
 
 def describe_model(model: nn.Module, classes: int | None = None, channels: int | None = None) -> dict[str, Any]:
@@ -71,14 +100,14 @@ def read_folder(folder: Path, source: str) -> Held:
     file = next((folder / name for name in (CONFIG, DESCRIPTION) if (folder / name).is_file()), None)
     if file is None or not (folder / WEIGHTS).is_file():
         raise InputError(f"{source} is no model folder: it has no {WEIGHTS if file else CONFIG}")
-    about = _checked(file, source)
+    about = _read_description(file, source)
     tensors = read_safetensors(folder / WEIGHTS)
     if about.get("fingerprint") not in (None, state_fingerprint(tensors)):
         raise InputError(f"{source}: {WEIGHTS} is not the one that {file.name} was written for (another fingerprint)")
     return Held(about, tensors)
 
 
-def _checked(file: Path, source: str) -> dict[str, Any]:
+def _read_description(file: Path, source: str) -> dict[str, Any]:
     try:
         about = json.loads(file.read_text(encoding="utf-8"))
     except ValueError:
@@ -87,15 +116,24 @@ def _checked(file: Path, source: str) -> dict[str, Any]:
     if not isinstance(about, dict) or any(key not in about for key in needed):
         raise InputError(f"{source}: {file.name} has no {' or '.join(needed)}; it is not of a model that pwoa saved")
     for key, (allowed, wanted) in _FIELDS.items():
-        if key in about and not allowed(about[key]):
+        unknown = key not in about or (about[key] is None and key in _NULLABLE)
+        if not unknown and not allowed(about[key]):
             raise InputError(f"{source}: {key} in {file.name} must be {wanted}, not {about[key]!r}")
     if about.get("format", FORMAT) > FORMAT:
         raise InputError(f"{source} was saved by a later version of pwoa; upgrade it")
     return about
 
 
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str)
+
+
 def _is_count(value: Any) -> bool:
     return type(value) is int and value > 0
+
+
+def _is_number(value: Any) -> bool:
+    return type(value) in (int, float)
 
 
 def _is_normalisation(value: Any) -> bool:
@@ -104,12 +142,8 @@ def _is_normalisation(value: Any) -> bool:
 
 
 def _is_threat(value: Any) -> bool:
-    return (
-        isinstance(value, dict)
-        and value.keys() == {"norm", "radius", "step"}
-        and value["norm"] in ("linf", "l2")
-        and all(type(value[key]) in (int, float) for key in ("radius", "step"))
-    )
+    complete = isinstance(value, dict) and value.keys() == {"norm", "radius", "step"}
+    return complete and value["norm"] in ("linf", "l2") and _is_number(value["radius"]) and _is_number(value["step"])
 
 
 def _is_sparsity(value: Any) -> bool:
@@ -119,12 +153,13 @@ def _is_sparsity(value: Any) -> bool:
 
 _FIELDS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "format": (_is_count, "a whole number"),
-    "architecture": (lambda value: isinstance(value, str), "a name"),
-    "width": (lambda value: type(value) in (int, float), "a number"),
-    "classes": (lambda value: value is None or _is_count(value), "a whole number above 0"),
-    "channels": (lambda value: value is None or _is_count(value), "a whole number above 0"),
-    "normalisation": (lambda value: value is None or _is_normalisation(value), "lists of numbers, mean and std"),
-    "threat": (lambda value: value is None or _is_threat(value), "norm, radius and step"),
-    "sparsity": (lambda value: value is None or _is_sparsity(value), "the total and kept weights of each layer"),
-    "fingerprint": (lambda value: isinstance(value, str), "a SHA-256"),
+    "architecture": (_is_text, "a name"),
+    "width": (_is_number, "a number"),
+    "classes": (_is_count, "a whole number above 0"),
+    "channels": (_is_count, "a whole number above 0"),
+    "normalisation": (_is_normalisation, "lists of numbers, mean and std"),
+    "threat": (_is_threat, "norm, radius and step"),
+    "sparsity": (_is_sparsity, "the total and kept weights of each layer"),
+    "fingerprint": (_is_text, "a SHA-256"),
 }
+_NULLABLE = ("classes", "channels", "normalisation", "threat", "sparsity")

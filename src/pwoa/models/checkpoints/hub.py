@@ -1,7 +1,5 @@
 """The Hugging Face hub: models fetched from and pushed to it. Only here is huggingface_hub needed."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -25,8 +23,7 @@ def fetch(name: str, revision: str | None, files: list[str]) -> Path:
         raise InputError(f"{name} is no model on the hub, which is named {PREFIX}owner/name")
     if revision and parts["revision"]:
         raise InputError(f"{name} says its revision; leave out revision={revision!r}")
-    hub = _huggingface_hub(f"{name} is fetched from the hub")
-    with _blaming(f"{name} cannot be fetched from the hub"):
+    with _connected(f"{name} is fetched from the hub", f"{name} cannot be fetched from the hub") as hub:
         wanted = revision or parts["revision"]
         return Path(hub.snapshot_download(parts["repo"], revision=wanted, allow_patterns=files, **_US))
 
@@ -43,8 +40,7 @@ def push(
     """Put files into a model repository in one commit, and return its address. A new repository is made."""
     if "@" in repo or not _NAME.fullmatch(repo):
         raise InputError(f"{repo} is no name on the hub; give owner/name")
-    hub = _huggingface_hub(f"{repo} is on the hub")
-    with _blaming(f"{repo} cannot be pushed to"):
+    with _connected(f"{repo} is on the hub", f"{repo} cannot be pushed to") as hub:
         api = hub.HfApi(token=token, **_US)
         address = str(api.create_repo(repo, private=private, exist_ok=True))
         if revision is not None:
@@ -54,19 +50,15 @@ def push(
     return address
 
 
-def _huggingface_hub(why: str) -> ModuleType:
+@contextmanager
+def _connected(why: str, failure: str) -> Iterator[ModuleType]:
+    """Give the library; what the hub or the way to it refuses becomes one line."""
     try:
         import huggingface_hub
     except ImportError:
         raise InputError(f"{why}, which needs huggingface_hub: pip install 'pwoa[hub]'") from None
-    return huggingface_hub
-
-
-@contextmanager
-def _blaming(failure: str) -> Iterator[None]:
-    """Turn what the hub or the way to it refuses into one line."""
     try:
-        yield
+        yield huggingface_hub
     except Exception as error:  # the library passes on what its HTTP client raises
         raise InputError(f"{failure}: {_reason(error)}") from None
 
@@ -85,6 +77,5 @@ def _reason(error: Exception) -> str:
 def _is_about_the_way(error: BaseException) -> bool:
     """Tell whether there was no answer at all; by names, as the library's HTTP client changes with its version."""
     names = {kind.__name__ for kind in type(error).__mro__}
-    if names & {"RequestError", "ConnectionError", "Timeout"}:  # of httpx; of requests and of Python; of requests
-        return True
-    return error.__cause__ is not None and _is_about_the_way(error.__cause__)
+    known = {"RequestError", "ConnectionError", "Timeout"}  # of httpx; of requests and of Python; of requests
+    return bool(names & known) or (error.__cause__ is not None and _is_about_the_way(error.__cause__))

@@ -1,7 +1,5 @@
 """What is in a checkpoint, before anything is loaded: the architecture by its names and shapes, and the rest."""
 
-from __future__ import annotations
-
 import math
 from bisect import bisect_left
 from collections.abc import Mapping
@@ -23,6 +21,7 @@ _SCALES = (1, 10, 100, 1_000, 10_000)
 _WIDEST = 10
 _SPARSE = 0.05
 _LIKE = 0.5
+_STATISTICS = (COUNTER, "running_mean", "running_var")
 
 Shapes = Mapping[str, tuple[int, ...]]
 
@@ -81,7 +80,7 @@ def inspect_checkpoint(path: str | Path, kept: float | None = None) -> Inspectio
         normalisation=contents.normalisation,
         dropped=contents.dropped,
         tensors=len(contents.tensors),
-        parameters=sum(value.numel() for key, value in contents.state.items() if not _is_statistic(key)),
+        parameters=sum(value.numel() for key, value in contents.state.items() if not key.endswith(_STATISTICS)),
         dtype=contents.dtype,
         sparsity=_sparsity(contents.state),
         warnings=(*contents.warnings, *doubts, *_doubts(contents, guess)),
@@ -101,15 +100,14 @@ def guess_architecture(state: Mapping[str, Tensor]) -> Guess | None:
 def likeness(state: Mapping[str, Tensor]) -> str:
     """Say which registered architecture has most of its names in common with a state; nothing if none is near."""
     names = {key for key in state if not key.endswith(COUNTER)}
-    shared = {name: _overlap(names, set(_shapes(name, 10, 3))) for name in ARCHITECTURES}
+    wanted = {name: _shapes(name, 10, 3).keys() for name in ARCHITECTURES}
+    shared = {name: len(names & keys) / len(names | keys) for name, keys in wanted.items()}
     nearest = max(shared, key=lambda name: shared[name])
     if shared[nearest] < _LIKE:
         return ""
-    wanted = list(_shapes(nearest, 10, 3))
-    missing = [key for key in wanted if key not in names]
-    if missing:
+    if missing := [key for key in wanted[nearest] if key not in names]:
         return f"nearest is {nearest}, without its {some(missing)}"
-    if extra := sorted(names - set(wanted)):
+    if extra := sorted(names - wanted[nearest]):
         return f"nearest is {nearest}, which has no {some(extra)}"
     return f"it has the names of {nearest}, but not its shapes"
 
@@ -156,14 +154,6 @@ def _shapes(architecture: str, classes: int, channels: int) -> dict[str, tuple[i
 
 def _count(shapes: Shapes) -> int:
     return sum(math.prod(shape) for shape in shapes.values())
-
-
-def _overlap(a: set[str], b: set[str]) -> float:
-    return len(a & b) / len(a | b)
-
-
-def _is_statistic(key: str) -> bool:
-    return key.endswith((COUNTER, "running_mean", "running_var"))
 
 
 def _sparsity(state: Mapping[str, Tensor]) -> float:

@@ -5,8 +5,6 @@ part k of each layer with the largest |popup_scores|. HYDRA's files do not say k
 k = σ(k_score)·(1 − k_min) + k_min with k_min = 0.1·K, and do not say K, the part of all weights that is kept.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 import torch
