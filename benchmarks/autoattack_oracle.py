@@ -37,14 +37,7 @@ from pwoa.attacks.registry import ATTACKS, find_attack
 from pwoa.attacks.square import square_rounds
 from pwoa.devices import choose_device, device_name, exact_float32
 from pwoa.errors import one_line
-<<<<<<< HEAD
 from pwoa.models.inference import attack_copy
-=======
-from pwoa.models.architectures.registry import build
-from pwoa.models.checkpoints.files import float32, load_state, open_checkpoint
-from pwoa.models.inference import search_model
-from pwoa.storage import save_rows
->>>>>>> e1d5ecf7708518203973b5135a3c737794115378
 from pwoa.threat import Threat
 
 WHOLE = "standard"
@@ -161,20 +154,11 @@ def rows(given: Options) -> Iterator[Row]:
             continue
         if given.radius is not None:
             threat = Threat(given.norm, given.radius, given.radius / 4)
-<<<<<<< HEAD
         data = pwoa.load_data(data_name, data_folder=getattr(given, data_name))
         network = architecture if isinstance(architecture, str) else architecture()
         model = pwoa.load_model(checkpoint, data, architecture=network).to(device)
         x, labels = data.test.to(device).batch(torch.arange(given.skip, given.skip + given.n, device=device))
         fgsm(model, x[: given.batch], labels[: given.batch], threat)  # the first passes are slow
-=======
-        model = factory()
-        load_state(model, float32(open_checkpoint(checkpoint).tensors), checkpoint)
-        model.eval().to(device)
-        test = pwoa.load_data(data_name, folder=getattr(given, data_name)).test.to(device)
-        x, labels = test.batch(torch.arange(given.skip, given.skip + given.n, device=device))
-        fgsm(model, x[: given.batch], labels[: given.batch], threat)  # the first pass, and its backward, are slow
->>>>>>> e1d5ecf7708518203973b5135a3c737794115378
         for attack in given.attacks:
             if time.perf_counter() > end:
                 return

@@ -29,7 +29,7 @@ import pwoa
 from pwoa.cli import app
 from pwoa.methods import METHODS, find_method
 from pwoa.models.border import as_logits
-from pwoa.models.checkpoints.tensors import fingerprint
+from pwoa.models.checkpoints.folder import fingerprint
 from pwoa.recipe import Recipe, flat, load_recipe
 from pwoa.sweep.grid import expand
 

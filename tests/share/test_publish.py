@@ -19,12 +19,7 @@ from pwoa.data.images import Data, Images
 from pwoa.errors import InputError
 from pwoa.models.architectures.registry import build
 from pwoa.models.border import Normalised
-<<<<<<< HEAD
-from pwoa.models.checkpoints.tensors import fingerprint, state_fingerprint
-=======
 from pwoa.models.checkpoints.folder import fingerprint, state_fingerprint
-from pwoa.models.load import named_model
->>>>>>> e1d5ecf7708518203973b5135a3c737794115378
 from pwoa.recipe.sections import Recipe
 from pwoa.runs.folder import Result, Run
 from pwoa.runs.prune import prune
