@@ -11,8 +11,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from pwoa.errors import InputError
-from pwoa.recipe import load_recipe, presets, recipe_for, to_toml
-from pwoa.recipe.sections import Recipe, flat
+from pwoa.recipe import RECIPE, load_recipe, presets, recipe_for, recorded_recipe, records_recipe, to_toml
+from pwoa.recipe.sections import Recipe, flat, number
 from pwoa.threat import Threat
 
 few = settings(deadline=None, max_examples=50)
@@ -386,3 +386,98 @@ def test_a_warm_up_leaves_epochs_after_it() -> None:
 def test_the_preset_for_a_folder_is_that_for_its_name() -> None:
     assert recipe_for("some/where/mnist") == recipe_for("mnist") == load_recipe("mnist")
     assert recipe_for("some/where/else") == Recipe()
+
+
+@dataclasses.dataclass(frozen=True)
+class Own:
+    """The settings of a method of one's own."""
+
+    weight: float = number(0.5, low=0, high=1)
+    file: str = ""
+
+
+def test_the_section_of_the_method_is_its_own(tmp_path: Path) -> None:
+    recipe = Recipe().with_settings(["method=mine", "mine.weight=0.25"])
+    assert recipe.own == (("weight", 0.25),)
+    assert recipe.own_settings(Own) == Own(weight=0.25)
+    complete = recipe.with_own(recipe.own_settings(Own))
+    assert complete.own == (("file", ""), ("weight", 0.25))
+    assert '\n[mine]\nfile = ""\nweight = 0.25\n' in to_toml(complete)
+    assert read(tmp_path, to_toml(complete)).own_settings(Own) == Own(weight=0.25)
+    assert read(tmp_path, to_toml(complete)) == complete
+    assert complete.with_settings({"mine.file": "a.pt"}).own_settings(Own) == Own(0.25, "a.pt")
+    other = complete.with_settings({"mine.weight": 1})
+    assert complete.differences(other) == {"mine.weight": (0.25, 1)}
+    assert complete.with_settings({"method": "another"}).own == ()  # it is not the section of that one
+    assert complete.with_tree({"sparsity": {"rate": 2}}, "here").own == complete.own
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"mine.weigt": 1}, r"unknown key 'mine\.weigt' \(did you mean 'mine\.weight'\?\)"),
+        ({"mine.weight": 2}, r"mine\.weight = 2\.0; allowed: from 0 to 1"),
+        ({"mine.weight": "much"}, r"mine\.weight = 'much' is not a number"),
+    ],
+)
+def test_what_is_wrong_with_the_section_of_the_method_is_said_where_it_is_used(
+    given: dict[str, Any], message: str
+) -> None:
+    recipe = Recipe().with_settings({"method": "mine", **given})
+    with pytest.raises(InputError, match=message):
+        recipe.own_settings(Own)
+
+
+@pytest.mark.parametrize("given", [{"method": "harp", "apd.weight": 0.5}, {"harp.gamma": 0.5}])
+def test_a_setting_of_another_method_is_unknown(given: dict[str, Any]) -> None:
+    with pytest.raises(InputError, match=r"unknown key '(apd|harp)'"):
+        Recipe().with_settings(given)
+
+
+def test_an_evaluation_has_the_seed_of_training_unless_it_has_one() -> None:
+    recipe = Recipe().with_settings({"training.seed": 7, "evaluation.radii": "0,2/255", "evaluation.checks": False})
+    assert recipe.evaluation.seed == -1
+    assert recipe.seeded_evaluation() == dataclasses.replace(recipe.evaluation, seed=7)
+    assert recipe.with_settings({"evaluation.seed": 0}).seeded_evaluation().seed == 0
+    assert recipe.seeded_evaluation().radii == (0.0, 2 / 255)
+    assert Recipe().evaluation.checks
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"evaluation.precision": "half"}, r"evaluation\.precision = 'half'; allowed: auto, float32"),
+        ({"evaluation.seed": -2}, r"evaluation\.seed = -2; allowed: at least -1"),
+        ({"evaluation.checks": 1}, r"evaluation\.checks = 1 is not true or false"),
+        ({"evaluation.radii": "near,far"}, r"evaluation\.radii = 'near' is not a number"),
+    ],
+)
+def test_what_is_wrong_with_an_evaluation_is_said(given: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        Recipe().with_settings(given)
+
+
+def test_the_recipe_of_a_run_is_read_back_whole(tmp_path: Path) -> None:
+    recipe = load_recipe("mnist").with_settings({"evaluation.radii": [0.1, 0.2]})
+    assert not records_recipe(tmp_path)
+    (tmp_path / RECIPE).write_text(to_toml(recipe))
+    assert records_recipe(tmp_path)
+    assert recorded_recipe(tmp_path) == recipe
+    (tmp_path / RECIPE).write_text(to_toml(recipe).replace("[threat]", "[thread]"))
+    with pytest.raises(
+        InputError, match=r"recipe\.toml is damaged: it has no section threat; a run's recipe has every"
+    ):
+        recorded_recipe(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("threat", "text"),
+    [
+        (Threat(), "l∞ 8/255"),
+        (Threat("linf", 0.05, 0.01), "l∞ 0.05"),
+        (Threat("l2", 128 / 255, 0.1), "l2 0.502"),
+        (Threat("linf", 0.0, 0.0), "l∞ 0"),
+    ],
+)
+def test_a_threat_is_written_as_in_papers(threat: Threat, text: str) -> None:
+    assert str(threat) == text

@@ -229,8 +229,8 @@ class Recipe:
 
     def with_own(self, settings: object) -> Recipe:
         """Return a copy whose own section has every value of an instance of the method's settings."""
-        pairs = tuple((field.name, getattr(settings, field.name)) for field in dataclasses.fields(settings))  # type: ignore[arg-type]
-        return dataclasses.replace(self, own=pairs)
+        pairs = ((field.name, getattr(settings, field.name)) for field in dataclasses.fields(settings))  # type: ignore[arg-type]
+        return dataclasses.replace(self, own=tuple(sorted(pairs)))
 
     def for_images(self, images: int) -> Recipe:
         """Return the recipe for so many training images, which says how many are held out where it has 0."""

@@ -1,0 +1,126 @@
+"""What methods declare of themselves is true: the settings they use, their epochs, their files, their kind."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import pwoa
+from pwoa.data.images import Data
+from pwoa.errors import InputError
+from pwoa.methods import METHODS, find_method, find_pruning, find_training
+from pwoa.methods.apd import Apd, ApdSettings
+from pwoa.methods.harp import Harp, HarpSettings
+from pwoa.methods.hydra import Hydra
+from pwoa.recipe import Recipe, flat
+
+Make = Callable[..., Recipe]
+PRUNING = [name for name, method in METHODS.items() if method.prunes]
+TRIED: dict[str, Any] = {
+    "objective.distillation": 3.0,
+    "search.rho": 0.7,
+    "search.learning_rate": 0.02,
+    "finetune.learning_rate": 0.02,
+    "sparsity.allocation": "erk",
+    "pretrain.beta": 1.0,
+    "pretrain.step": 0.003,
+    "pretrain.steps": 2,
+    "pretrain.learning_rate": 0.3,
+    "training.mix": 0.5,
+}
+USED = {
+    "pwoa": {"objective.distillation", "search.rho", "search.learning_rate", "sparsity.allocation"},
+    "advprune": {"search.rho", "search.learning_rate", "sparsity.allocation"},
+    "hydra": {"search.learning_rate", "sparsity.allocation", "pretrain.beta", "pretrain.step", "pretrain.steps"},
+    "harp": {"search.learning_rate"},
+    "apd": {"search.learning_rate", "sparsity.allocation"},
+    "magnitude": {"sparsity.allocation"},
+}
+BY_ALL = {"finetune.learning_rate", "training.mix"}
+
+
+@pytest.mark.parametrize("method", PRUNING)
+def test_a_setting_makes_a_difference_to_a_method_that_uses_it_and_to_no_other(
+    tmp_path: Path, tiny_teacher: nn.Module, tiny_data: Data, quick: Make, method: str
+) -> None:
+    recipe = quick(method=method, training__mix=1.0, search__epochs=1, finetune__epochs=1, evaluation__images=4)
+
+    def weights(settings: dict[str, Any], name: str) -> bytes:
+        folder = tmp_path / name
+        pwoa.prune(tiny_teacher, tiny_data, recipe=recipe, settings=settings, folder=folder)
+        return (folder / "model.safetensors").read_bytes()
+
+    plain = weights({}, "plain")
+    acting = {setting for setting, value in TRIED.items() if weights({setting: value}, setting) != plain}
+    assert acting == USED[method] | BY_ALL
+    assert {setting for setting in TRIED if find_method(method).uses_setting(setting)} == acting
+
+
+def test_every_setting_that_is_declared_is_one() -> None:
+    known = flat(Recipe())
+    for method in METHODS.values():
+        for declared in (*method.common, *method.uses, *method.ignores):
+            assert any(setting.startswith(declared) for setting in known), (method.name, declared)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_method_is_found_by_its_name_and_only_as_what_it_is(method: str) -> None:
+    found = find_method(method)
+    assert found.name == method
+    right, wrong = (find_pruning, find_training) if found.prunes else (find_training, find_pruning)
+    assert right(method) is found
+    verb = "prune" if found.prunes else "pretrain"
+    with pytest.raises(InputError, match=rf"{method} (prunes|trains) a robust model.*: use pwoa {verb} "):
+        wrong(method)
+
+
+def test_the_epochs_of_each_stage() -> None:
+    settings = {"search.epochs": 2, "finetune.epochs": 3, "pretrain.epochs": 4}
+    epochs = {name: method.stage_epochs(Recipe().with_settings(settings)) for name, method in METHODS.items()}
+    assert {name: epochs[name] for name in PRUNING} == dict.fromkeys(PRUNING, (2, 3)) | {"magnitude": (3,)}
+    assert {epochs[name] for name in METHODS if name not in PRUNING} == {(4,)}
+
+
+def test_a_recipe_is_completed_with_the_methods_own_settings() -> None:
+    harp = Recipe().with_settings({"method": "harp", "harp.gamma": 0.5})
+    assert Harp.complete(harp).own == (("gamma", 0.5), ("minimum", HarpSettings().minimum))
+    assert dict(Apd.complete(Recipe().with_settings({"method": "apd"})).own).keys() == {
+        *("weight", "temperature", "teacher")
+    }
+    with pytest.raises(InputError, match=r"unknown key 'harp\.gama' \(did you mean 'harp\.gamma'\?\)"):
+        Harp.complete(Recipe().with_settings({"method": "harp", "harp.gama": 0.5}))
+    with pytest.raises(InputError, match=r"hydra has no settings of its own, so no hydra\.gamma"):
+        Hydra.complete(Recipe().with_settings({"method": "hydra", "hydra.gamma": 0.5}))
+
+
+def test_the_other_teacher_of_apd_is_a_file_that_it_reads() -> None:
+    recipe = Recipe().with_settings({"method": "apd"})
+    assert Apd.files(recipe) == {}
+    named = recipe.with_own(ApdSettings(teacher="natural.pt"))
+    assert Apd.files(named) == {"apd.teacher": "natural.pt"}
+    assert Harp.files(recipe) == {}
+
+
+def test_another_file_of_the_same_name_is_another_run(
+    tmp_path: Path, tiny_teacher: nn.Module, tiny_data: Data, quick: Make
+) -> None:
+    file, folder = tmp_path / "natural.pt", tmp_path / "run"
+    recipe = quick(method="apd", apd__teacher=str(file), search__epochs=1, finetune__epochs=1)
+    torch.save(tiny_teacher.state_dict(), file)
+    pwoa.prune(tiny_teacher, tiny_data, recipe=recipe, folder=folder)
+    torch.save({name: 2 * value for name, value in tiny_teacher.state_dict().items()}, file)
+    with pytest.raises(InputError, match=r"holds another run \(apd\.teacher: there "):
+        pwoa.prune(tiny_teacher, tiny_data, recipe=recipe, folder=folder)
+
+
+def test_a_learning_rate_of_scores_that_is_not_the_presets_is_told() -> None:
+    recipe = Recipe().with_settings({"method": "hydra", "data.name": "cifar10", "search.learning_rate": 0.01})
+    (hint,) = Hydra.hints(recipe)
+    assert hint == "the learning rate of hydra's scores is 0.01; the preset cifar10-hydra has 0.1"
+    assert Hydra.hints(recipe.with_settings({"search.learning_rate": 0.1})) == []
+    assert Hydra.hints(recipe.with_settings({"data.name": "mine"})) == []
