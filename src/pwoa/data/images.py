@@ -84,11 +84,6 @@ def as_float(pixels: Tensor) -> Tensor:
     return pixels.to(torch.float32) / 255 if pixels.dtype == torch.uint8 else pixels
 
 
-def identity(x: Tensor, generator: Generator) -> Tensor:
-    """Return the images as they are."""
-    return x
-
-
 def crop_and_flip(x: Tensor, generator: Generator, padding: int = 4) -> Tensor:
     """Shift each image of x [N, C, H, W] by up to `padding` pixels (zeros come in), mirror half of them.
 
@@ -110,6 +105,6 @@ def crop_and_flip(x: Tensor, generator: Generator, padding: int = 4) -> Tensor:
 
 
 AUGMENTATIONS: dict[str, Callable[[Tensor, Generator], Tensor]] = {
-    "none": identity,
+    "none": lambda x, generator: x,
     "crop-flip": crop_and_flip,
 }

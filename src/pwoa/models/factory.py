@@ -66,7 +66,8 @@ def _blaming(failure: str) -> Iterator[None]:
     try:
         yield
     except (Exception, SystemExit) as error:
-        raise InputError(f"{failure}: {_summary(error)}") from error
+        lines = [type(error).__name__, *str(error).strip().splitlines()]
+        raise InputError(f"{failure}: {': '.join(lines[:2])}") from error
 
 
 def _import_file(file: Path) -> ModuleType:
@@ -91,9 +92,3 @@ def _hint(module: ModuleType, name: str) -> str:
     defined = [name for name, value in public.items() if getattr(value, "__module__", None) == module.__name__]
     known = defined or list(public)
     return did_you_mean(name, known) if known else "it defines no function or class"
-
-
-def _summary(error: BaseException) -> str:
-    """Return the type of an error and the first line of its message."""
-    lines = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__

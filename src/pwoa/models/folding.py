@@ -14,7 +14,7 @@ from torch.nn import functional as F
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
 _FOLDED = ((nn.Conv2d, nn.BatchNorm2d), (nn.Linear, nn.BatchNorm1d))
-_RELUS = (F.relu, torch.relu)
+_RELUS = [("call_function", F.relu), ("call_function", torch.relu), ("call_method", "relu"), ("call_method", "relu_")]
 _SUMS = (operator.add, torch.add)
 
 
@@ -120,9 +120,7 @@ def _conv_and_added(traced: fx.GraphModule, source: object) -> tuple[fx.Node | N
 
 
 def _is_conv(traced: fx.GraphModule, node: fx.Node) -> bool:
-    if not _alone(traced, node):
-        return False
-    module = _module(traced, node)
+    module = _module(traced, node) if _alone(traced, node) else None
     if type(module) is not nn.Conv2d or _hooked(module):
         return False
     return module.padding_mode == "zeros" and not isinstance(module.padding, str)
@@ -131,9 +129,7 @@ def _is_conv(traced: fx.GraphModule, node: fx.Node) -> bool:
 def _is_relu(traced: fx.GraphModule, node: fx.Node) -> bool:
     if node.op == "call_module":
         return type(_module(traced, node)) is nn.ReLU and not _hooked(_module(traced, node))
-    return (node.op == "call_function" and node.target in _RELUS) or (
-        node.op == "call_method" and node.target in ("relu", "relu_")
-    )
+    return (node.op, node.target) in _RELUS
 
 
 def _alone(traced: fx.GraphModule, node: fx.Node) -> bool:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
@@ -40,13 +41,10 @@ def recording(model: nn.Module, points: Sequence[str]) -> Iterator[dict[str, Ten
     activations: dict[str, Tensor] = {}
     modules = dict(model.named_modules())
 
-    def keeper(name: str) -> Any:
-        def keep(module: nn.Module, args: Any, output: Any) -> None:
-            activations[name] = output if isinstance(output, Tensor) else output[0]
+    def keep(name: str, module: nn.Module, args: Any, output: Any) -> None:
+        activations[name] = output if isinstance(output, Tensor) else output[0]
 
-        return keep
-
-    handles = [modules[name].register_forward_hook(keeper(name)) for name in points]
+    handles = [modules[name].register_forward_hook(partial(keep, name)) for name in points]
     try:
         yield activations
     finally:

@@ -172,15 +172,11 @@ def _graphed(net: LogitModel, sample: Tensor) -> LogitModel:
 
 def _launch_bound(model: LogitModel, x: Tensor) -> bool:
     """Tell whether the host takes most of the time of a forward and backward pass to ask for it."""
-
-    def once() -> None:
-        _gradient(model, x)
-
     for _ in range(3):
-        once()
+        _gradient(model, x)
     torch.cuda.synchronize()
     start = time.perf_counter()
-    once()
+    _gradient(model, x)
     launched = time.perf_counter()
     torch.cuda.synchronize()
     return launched - start > _LAUNCH_BOUND * (time.perf_counter() - start)

@@ -12,7 +12,7 @@ from torch import nn
 from pwoa.data.images import Data
 from pwoa.errors import InputError
 from pwoa.models.architectures.registry import build
-from pwoa.models.border import Normalisation, Normalised, check_model, check_normalisation, normalise
+from pwoa.models.border import Normalised, check_model, check_normalisation, normalise
 from pwoa.models.checkpoints.contents import unpack
 from pwoa.models.checkpoints.files import EMBEDDED, load_state, open_checkpoint
 from pwoa.models.checkpoints.fitting import fill, recognise
@@ -57,7 +57,9 @@ def load_model(
     """
     _check_types(source, data, architecture)
     architecture = None if isinstance(architecture, str) and architecture == AUTO else architecture
-    name, kind = _name(source), kind_of(source)
+    name = f"a {type(source).__name__}" if isinstance(source, nn.Module) else os.fspath(source)
+    kind = kind_of(source)
+    classes, channels = (None, None) if data is None else (data.classes, data.train.pixels.shape[1])
     fresh = isinstance(architecture, nn.Module) or (architecture is not None and is_factory(architecture))
     if architecture is not None and kind != "file" and not (kind == "folder" and fresh):
         raise InputError(f"{name} knows its architecture; leave out --arch")
@@ -70,18 +72,23 @@ def load_model(
     if revision is not None and not name.startswith(PREFIX):
         raise InputError(f"{name} is not on the hub, and has no revisions; leave out revision={revision!r}")
     if isinstance(source, nn.Module):
-        model = normalise(source, check_normalisation(mean, std, _channels(data)))
+        model = normalise(source, check_normalisation(mean, std, channels))
     elif kind == "folder":
         model = _from_folder(name, _fresh_network(architecture), revision)
     elif kind == "onnx":
-        model = OnnxModel(name, None if data is None else data.classes)
+        model = OnnxModel(name, classes)
     elif kind == "factory":
-        model = _from_factory(name, checkpoint, check_normalisation(mean, std, _channels(data)), kept, _channels(data))
+        by, model = check_normalisation(mean, std, channels), load_factory(name)
+        if checkpoint is None:
+            model = normalise(model, by)
+        else:
+            model = fill(model, open_checkpoint(checkpoint), str(checkpoint), by, kept, channels)
     else:
-        model = _from_file(name, data, architecture, mean, std, kept)
+        model = _from_file(name, architecture, classes, channels, mean, std, kept)
     model.eval()
     if data is not None:
-        _try_on(model, data)
+        index = torch.arange(min(2, len(data.test)), device=data.test.pixels.device)
+        check_model(model, data.test.batch(index)[0], data.classes, logits_only=False)  # probabilities can be measured
     return model
 
 
@@ -104,14 +111,6 @@ def _check_types(source: Any, data: Any, architecture: Any) -> None:
         raise InputError(f"the data must be what pwoa.load_data gives, not {data!r}")
     if not isinstance(architecture, (str, nn.Module, NoneType)):
         raise InputError(f"give a network or the name of an architecture, not {architecture!r}")
-
-
-def _name(source: Source) -> str:
-    return f"a {type(source).__name__}" if isinstance(source, nn.Module) else os.fspath(source)
-
-
-def _channels(data: Data | None) -> int | None:
-    return None if data is None else data.train.pixels.shape[1]
 
 
 def _fresh_network(architecture: str | nn.Module | None) -> nn.Module | None:
@@ -147,54 +146,35 @@ def _new(about: dict[str, Any], name: str) -> nn.Module:
     return build(architecture, classes, channels, about.get("width"))
 
 
-def _from_factory(
-    name: str, checkpoint: str | Path | None, by: Normalisation | None, kept: float | None, channels: int | None
-) -> nn.Module:
-    network = load_factory(name)
-    if checkpoint is None:
-        return normalise(network, by)
-    return fill(network, open_checkpoint(checkpoint), str(checkpoint), by, kept, channels)
-
-
 def _from_file(
     name: str,
-    data: Data | None,
     architecture: str | nn.Module | None,
+    classes: int | None,
+    channels: int | None,
     mean: Sequence[float] | None,
     std: Sequence[float] | None,
     kept: float | None,
 ) -> nn.Module:
-    """Load a checkpoint file. Without data, the file tells the classes and channels of a registered architecture."""
+    """Load a checkpoint file, which tells the classes and channels of a registered architecture where they are None."""
     if name != EMBEDDED and not Path(name).exists():
         kinds = "a run folder, a model folder, a checkpoint, MODULE:FUNCTION, an .onnx file or hf:owner/name"
         raise InputError(f"{name} does not exist; give {kinds}")
     if name != EMBEDDED and Path(name).is_dir():
         raise InputError(f"{name} is neither a run nor a model folder: it has no {RECIPE} or {CONFIG}")
-    opened, channels = open_checkpoint(name), _channels(data)
-    network = _fresh_network(architecture)
+    opened, network = open_checkpoint(name), _fresh_network(architecture)
     if network is None and isinstance(architecture, str):
-        classes = None if data is None else data.classes
         if classes is None or channels is None:
-            classes, channels = _classes_and_channels(unpack(opened, name, kept).state, architecture, name)
+            state = unpack(opened, name, kept).state
+            guess = guess_architecture(state)
+            if guess is None:
+                near = likeness(state)
+                raise InputError(
+                    f"{name} does not tell the classes and channels of its {architecture}{near and f' ({near})'}; "
+                    "give the data it is for"
+                )
+            _, classes, channels = guess
         network = build(architecture, classes, channels)
     elif network is None:
-        guess = recognise(unpack(opened, name, kept), None if data is None else data.classes, channels)
+        guess = recognise(unpack(opened, name, kept), classes, channels)
         channels, network = guess.channels, build(*guess)
     return fill(network, opened, name, check_normalisation(mean, std, channels), kept, channels)
-
-
-def _classes_and_channels(state: dict[str, torch.Tensor], architecture: str, name: str) -> tuple[int, int]:
-    guess = guess_architecture(state)
-    if guess is None:
-        near = likeness(state)
-        raise InputError(
-            f"{name} does not tell the classes and channels of its {architecture}{near and f' ({near})'}; "
-            "give the data it is for"
-        )
-    return guess.classes, guess.channels
-
-
-def _try_on(model: nn.Module, data: Data) -> None:
-    """Refuse a model that is none for the data. Probabilities are let through: they can be measured."""
-    index = torch.arange(min(2, len(data.test)), device=data.test.pixels.device)
-    check_model(model, data.test.batch(index)[0], data.classes, logits_only=False)

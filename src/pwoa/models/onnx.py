@@ -39,7 +39,13 @@ class OnnxModel(nn.Module):
         if not self.path.is_file():
             raise InputError(f"{path} does not exist" if not self.path.exists() else f"{path} is not a file")
         self._sessions: dict[torch.device, Any] = {}
-        images = _only_input(self._session(CPU), self.path)
+        inputs = self._session(CPU).get_inputs()
+        if len(inputs) != 1:
+            names = ", ".join(value.name for value in inputs) or "none"
+            raise InputError(f"{path} has {len(inputs)} inputs ({names}); export it with one, the images")
+        (images,) = inputs
+        if images.type not in DTYPES:
+            raise InputError(f"{path} takes {images.type}, not {' or '.join(DTYPES)}; export it for images in [0, 1]")
         self._input: str = images.name
         self._dtype = DTYPES[images.type]
         self.shape = tuple(size if isinstance(size, int) and size > 0 else None for size in images.shape)
@@ -120,16 +126,6 @@ def _open(path: Path, device: torch.device) -> Any:
         return runtime.InferenceSession(str(path), options, providers=[*gpu, "CPUExecutionProvider"])
     except Exception as error:  # onnxruntime's errors have no common class
         raise InputError(f"{path} is not an ONNX model that onnxruntime can run: {_reason(error)}") from error
-
-
-def _only_input(session: Any, path: Path) -> Any:
-    inputs = session.get_inputs()
-    if len(inputs) != 1:
-        names = ", ".join(value.name for value in inputs) or "none"
-        raise InputError(f"{path} has {len(inputs)} inputs ({names}); export it with one, the images")
-    if inputs[0].type not in DTYPES:
-        raise InputError(f"{path} takes {inputs[0].type}, not {' or '.join(DTYPES)}; export it for images in [0, 1]")
-    return inputs[0]
 
 
 def _filled(x: Tensor, size: int) -> Tensor:

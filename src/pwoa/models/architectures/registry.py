@@ -108,12 +108,7 @@ def lite_width(architecture: str, classes: int, channels: int, rate: float) -> f
     above = bisect_left(steps, target, key=size)
     nearest = min(map(size, steps[max(above - 1, 0) : above + 1]), key=lambda count: abs(count - target))
     same = steps[bisect_left(steps, nearest, key=size) : bisect_right(steps, nearest, key=size)]
-    return max(same, key=_zeros) / _STEPS
-
-
-def _zeros(step: int) -> int:
-    """Count the zeros that a number ends in."""
-    return len(str(step)) - len(str(step).rstrip("0"))
+    return max(same, key=lambda step: len(str(step)) - len(str(step).rstrip("0"))) / _STEPS
 
 
 def _parse(architecture: str) -> tuple[str, float | None]:

@@ -131,10 +131,10 @@ def _width(name: str, classes: int, channels: int, shapes: Shapes) -> float:
     keys = list(_shapes(name, 10, 3))
     filters, full = shapes[keys[0]][0], _shapes(name, 10, 3)[keys[0]][0]
     low, high = (filters - 0.5 if filters > 1 else 0) / full, min((filters + 0.5) / full, _WIDEST)
-    target = _count(shapes)
+    target = sum(map(math.prod, shapes.values()))
 
     def size(width: float) -> int:
-        return _count(_shapes(f"{name}@{width}", classes, channels))
+        return sum(map(math.prod, _shapes(f"{name}@{width}", classes, channels).values()))
 
     for scale in _SCALES:
         widths = [step / scale for step in range(max(1, math.ceil(low * scale)), math.ceil(high * scale))]
@@ -150,10 +150,6 @@ def _shapes(architecture: str, classes: int, channels: int) -> dict[str, tuple[i
     with torch.device("meta"):
         state = build(architecture, classes, channels).state_dict()
     return {key: tuple(value.shape) for key, value in state.items() if not key.endswith(COUNTER)}
-
-
-def _count(shapes: Shapes) -> int:
-    return sum(math.prod(shape) for shape in shapes.values())
 
 
 def _sparsity(state: Mapping[str, Tensor]) -> float:
