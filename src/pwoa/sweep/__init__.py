@@ -32,6 +32,7 @@ from pwoa.methods import find_method
 from pwoa.progress import Progress
 from pwoa.recipe import flat, recorded_recipe, records_recipe, to_toml
 from pwoa.storage import RESULT, Folder, differences_text, replacing, save_rows
+from pwoa.sweep.child import failure_file
 from pwoa.sweep.cluster import run_on_ray
 from pwoa.sweep.grid import MEASURED_BY, Point, expand
 from pwoa.sweep.local import Task, run_here
@@ -184,6 +185,7 @@ def _finished(folder: Path, point: Point) -> bool:
 
 def _task(point: Point, folder: Path) -> Task:
     recipe = folder / f"{point.name}.toml"
+    failure_file(folder / point.name).unlink(missing_ok=True)  # of another day
     with replacing(recipe) as file:
         file.write(to_toml(point.recipe).encode())
     return Task(recipe, folder / point.name, folder / f"{point.name}.log")

@@ -27,7 +27,6 @@ def failure_file(folder: Path) -> Path:
 
 def carry_out(recipe: Path, folder: Path) -> int:
     """Prune or train as a recipe says, in a run folder; return the exit code, and leave the reason if it failed."""
-    failure_file(folder).unlink(missing_ok=True)
     try:
         from pwoa.methods import find_method
         from pwoa.progress import ConsoleProgress

@@ -79,7 +79,7 @@ def _expand(recipe: Any, fixed: Mapping[str, Any], grid: Mapping[str, Any], path
             raise InputError(f"{path}: grid.{key} = {values!r} is not a list of values")
         for table in (value for value in values if isinstance(value, Mapping)):
             _check_table(key, table, path)
-    _check_known([*fixed, *grid], path)
+    _check_known(fixed, grid, path)
     _check_twice(grid, [*fixed, *(["recipe"] if recipe is not None else [])], path)
     texts = {key: _texts(key, values) for key, values in grid.items()}
     grid = {key: [_unlabelled(value) for value in values] for key, values in grid.items()}
@@ -89,11 +89,12 @@ def _expand(recipe: Any, fixed: Mapping[str, Any], grid: Mapping[str, Any], path
         given = {"recipe": recipe, **fixed, **_values(chosen)}
         unsaid = given["recipe"] is None and "data.name" in given
         base = recipe_for(str(given["data.name"])) if unsaid else load_recipe(given["recipe"])
-        method = find_method(given.get("method", base.method))
+        method = find_method(base.with_settings({"method": given.get("method", base.method)}).method)
         if not method.prunes and _is_for_pruning(given["recipe"]):
             base = _for_training(base, str(given.get("data.name", base.data.name)))
         by_rate = _by_rate(base, method, given, path)
-        base = base.with_settings({key: value for key, value in fixed.items() if not _is_of_another(key, method)})
+        common = {key: value for key, value in fixed.items() if not _is_of_another(key, method)}
+        base = base.with_settings({**common, "method": method.name})
         yield _point(base, _of_use(chosen, method), method, names, by_rate)
 
 
@@ -167,12 +168,18 @@ def _of_use(chosen: Mapping[str, tuple[Any, str]], method: type[Method]) -> dict
     return kept
 
 
-def _check_known(keys: Iterable[str], path: str | Path) -> None:
-    """Refuse a key that is neither a setting of recipes nor one of a method's own."""
+def _check_known(fixed: Iterable[str], grid: Mapping[str, Sequence[Any]], path: str | Path) -> None:
+    """Refuse a key that is neither a setting of recipes nor one of a method's own, also in a table."""
     settings = flat(Recipe())
     own = [f"{name}.{f.name}" for name, method in METHODS.items() for f in fields(method.settings or _Nothing)]
-    known = {*settings, *own, *(key.partition(".")[0] for key in (*settings, *own)), "recipe"}
-    for key in keys:
+    known = {*settings, *own, "recipe"}
+    sections = {key.partition(".")[0] for key in known if "." in key}
+    tables = [(axis, value) for axis, values in grid.items() for value in values if isinstance(value, Mapping)]
+    inner = [f"{axis}.{key}" for axis, table in tables for key in table if key != _LABEL]
+    plain = [key for key, values in grid.items() if not all(isinstance(value, Mapping) for value in values)]
+    for key in (*fixed, *plain, *inner):
+        if key in sections:
+            raise InputError(f"{path}: {key!r} is a section; give {key}.KEY a value")
         if key not in known:
             raise InputError(f"{path}: unknown key {key!r} ({did_you_mean(key, sorted(known))})")
 
