@@ -162,7 +162,7 @@ def train(data: pwoa.data.images.Data) -> Normalised:
     x, y = data.train.batch(torch.arange(160))
     for _ in range(40):
         optimizer.zero_grad()
-        nn.functional.cross_entropy(model(x), y).backward()  # type: ignore[no-untyped-call]
+        nn.functional.cross_entropy(model(x), y).backward()
         optimizer.step()
     return model.eval()
 
