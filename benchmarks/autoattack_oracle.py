@@ -29,14 +29,13 @@ from torch import Tensor, nn
 
 import pwoa
 from benchmarks.mnist_networks import kwsmall, lenet5
-from benchmarks.rows import Row, keep_rows, option_parser
+from benchmarks.rows import Row, keep_rows, one_line, option_parser
 from pwoa.attacks.autoattack import autoattack
 from pwoa.attacks.gradient import fgsm
 from pwoa.attacks.problem import is_broken
 from pwoa.attacks.registry import ATTACKS, find_attack
 from pwoa.attacks.square import square_rounds
 from pwoa.devices import choose_device, device_name, exact_float32
-from pwoa.errors import one_line
 from pwoa.models.inference import attack_copy
 from pwoa.threat import Threat
 

@@ -21,8 +21,7 @@ import torch
 from safetensors.torch import load_file
 
 import pwoa
-from benchmarks.rows import Row, keep_rows, option_parser
-from pwoa.errors import one_line
+from benchmarks.rows import Row, keep_rows, one_line, option_parser
 from pwoa.methods import METHODS
 
 SHARED = {

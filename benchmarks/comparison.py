@@ -11,11 +11,10 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from benchmarks.rows import Row, markdown
+from benchmarks.rows import Row, load_rows, markdown
 from pwoa.attacks.registry import attack_label
 from pwoa.errors import InputError, counted
 from pwoa.methods import METHODS
-from pwoa.storage import load_rows
 from pwoa.sweep.rows import COLUMNS, TEACHER, mean_and_deviation
 
 PUBLISHED = {

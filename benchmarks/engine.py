@@ -19,9 +19,8 @@ from pathlib import Path
 from typing import Any
 
 import pwoa
-from benchmarks.rows import Row, cifar10_parser, keep_rows, rounded
+from benchmarks.rows import Row, cifar10_parser, keep_rows, one_line, rounded
 from pwoa.data.images import Data
-from pwoa.errors import one_line
 from pwoa.progress import Progress
 from pwoa.runs.folder import Result
 

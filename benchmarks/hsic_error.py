@@ -16,9 +16,8 @@ import torch
 from torch import Tensor
 
 import pwoa
-from benchmarks.rows import Row, cifar10_parser, keep_rows
+from benchmarks.rows import Row, cifar10_parser, keep_rows, one_line
 from pwoa.devices import choose_device, device_name
-from pwoa.errors import one_line
 from pwoa.models.hidden import hidden_points, recording
 from pwoa.objectives.hsic import bottleneck
 

@@ -12,9 +12,8 @@ import sys
 from collections.abc import Iterator, Mapping
 
 import pwoa
-from benchmarks.rows import Row, keep_rows, option_parser, rounded
+from benchmarks.rows import Row, keep_rows, one_line, option_parser, rounded
 from pwoa.demo import NAIVE
-from pwoa.errors import one_line
 from pwoa.progress import ConsoleProgress, Progress
 
 COLUMNS = ("natural", "fgsm", "pgd10", "pgd20", "cw")

@@ -15,8 +15,7 @@ from torch import nn
 
 import pwoa
 from benchmarks.mnist_networks import kwsmall, lenet5
-from benchmarks.rows import Row, keep_rows, option_parser, rounded
-from pwoa.errors import one_line
+from benchmarks.rows import Row, keep_rows, one_line, option_parser, rounded
 
 CHECKPOINTS: dict[str, str | Callable[[], nn.Module]] = {
     "mnist_smallcnn_TRADES_official_linf0.3.pt": "smallcnn",

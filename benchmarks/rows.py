@@ -4,13 +4,41 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Iterable, Mapping, Sequence
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from pwoa.storage import load_rows, save_rows
+from pwoa.errors import InputError
+from pwoa.storage import save_rows
 
 Row = dict[str, Any]
+
+
+@contextmanager
+def one_line() -> Iterator[None]:
+    """In a script, a user's mistake is one line and exit code 2."""
+    try:
+        yield
+    except InputError as error:
+        print(f"error: {error}", file=sys.stderr)
+        raise SystemExit(2) from None
+
+
+def load_rows(path: Path) -> list[dict[str, Any]]:
+    """Read the flat rows of a file; none if it is not there yet."""
+    if not path.exists():
+        return []
+    try:
+        rows = json.loads(path.read_bytes())
+    except OSError as error:
+        raise InputError(f"cannot read {path}: {error.strerror or error}") from None
+    except ValueError:
+        rows = None
+    if not isinstance(rows, list) or not all(isinstance(row, dict) and row for row in rows):
+        raise InputError(f"{path} holds no rows; repair it or choose another file")
+    return rows
 
 
 def option_parser(doc: str | None) -> argparse.ArgumentParser:

@@ -23,10 +23,9 @@ from torch.nn import functional as F
 from torch.utils.data import DataLoader, Dataset
 
 import pwoa
-from benchmarks.rows import Row, cifar10_parser, keep_rows
+from benchmarks.rows import Row, cifar10_parser, keep_rows, one_line
 from pwoa.data.images import Data, Images
 from pwoa.devices import choose_device, device_name
-from pwoa.errors import one_line
 from pwoa.models.architectures.registry import build
 from pwoa.models.hidden import hidden_points, recording
 from pwoa.sparsity.constraint import prunable

@@ -7,10 +7,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 from benchmarks.comparison import competition_table, published_table
-from benchmarks.rows import Row, markdown
+from benchmarks.rows import Row, load_rows, markdown
 from pwoa.attacks.registry import attack_label
 from pwoa.errors import counted
-from pwoa.storage import load_rows
 from pwoa.sweep.rows import COLUMNS, TEACHER, mean_and_deviation, spread
 
 _MNIST_COLUMNS = ("natural", "fgsm", "pgd10", "pgd20", "cw")

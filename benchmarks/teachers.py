@@ -19,11 +19,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pwoa
-from benchmarks.rows import Row, keep_rows, option_parser, rounded
-from pwoa.errors import one_line
+from benchmarks.rows import Row, keep_rows, load_rows, one_line, option_parser, rounded
 from pwoa.progress import ConsoleProgress, Progress
 from pwoa.runs.folder import Run
-from pwoa.storage import load_rows
 
 ATTACKS = ("natural", "pgd20", "cw")
 

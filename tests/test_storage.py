@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.rows import load_rows
 from pwoa.errors import InputError
-from pwoa.storage import Folder, differences_text, load_rows, rows_text, save_rows
+from pwoa.storage import Folder, differences_text, rows_text, save_rows
 
 ROWS = [{"method": "pwoa", "natural": 99.5}, {"method": "hydra", "natural": None}]
 

@@ -1,7 +1,5 @@
 """The demo: the paper's claim on the embedded robust LeNet, in a few minutes on a CPU."""
 
-from __future__ import annotations
-
 import time
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Which device a run uses, and what it is called in a result."""
 
-from __future__ import annotations
-
 import platform
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -1,11 +1,7 @@
 """The one error a user can cause, and what ends a run from outside."""
 
-from __future__ import annotations
-
 import difflib
-import sys
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 
 
 class ProcessDied(RuntimeError):
@@ -21,16 +17,6 @@ class InputError(ValueError):
 
     The command line prints it without a traceback and exits with code 2; any other exception is a bug.
     """
-
-
-@contextmanager
-def one_line() -> Iterator[None]:
-    """In a script, a user's mistake is one line and exit code 2."""
-    try:
-        yield
-    except InputError as error:
-        print(f"error: {error}", file=sys.stderr)
-        raise SystemExit(2) from None
 
 
 def first_line(error: Exception) -> str:

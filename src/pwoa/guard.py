@@ -6,8 +6,6 @@ attacks of this package, at the door of the guarded models, at `torch.autograd.g
 a tensor is told to require gradients.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar

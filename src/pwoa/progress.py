@@ -1,7 +1,5 @@
 """What a long-running part tells a person: nothing by default, bars on a terminal, plain lines elsewhere."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Mapping
 from typing import Any

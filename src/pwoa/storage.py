@@ -1,7 +1,5 @@
 """Files and folders: written as a whole or not at all, read back checked, and one process at a time in a folder."""
 
-from __future__ import annotations
-
 import errno
 import json
 import os
@@ -62,21 +60,6 @@ def to_json(value: Any) -> str:
 def rows_text(rows: Iterable[Mapping[str, Any]]) -> str:
     """Write flat rows as JSON, one on each line."""
     return "[\n" + ",\n".join(map(json.dumps, rows)) + "\n]\n"
-
-
-def load_rows(path: Path) -> list[dict[str, Any]]:
-    """Read the flat rows of a file; none if it is not there yet."""
-    if not path.exists():
-        return []
-    try:
-        rows = json.loads(path.read_bytes())
-    except OSError as error:
-        raise InputError(f"cannot read {path}: {error.strerror or error}") from None
-    except ValueError:
-        rows = None
-    if not isinstance(rows, list) or not all(isinstance(row, dict) and row for row in rows):
-        raise InputError(f"{path} holds no rows; repair it or choose another file")
-    return rows
 
 
 def save_rows(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:

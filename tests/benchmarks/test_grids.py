@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.rows import load_rows
 from pwoa.recipe import load_recipe
 from pwoa.recipe.sections import Recipe
-from pwoa.storage import load_rows
 from pwoa.sweep.grid import expand
 from pwoa.sweep.rows import TEACHER, epochs_of
 

@@ -15,6 +15,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 from benchmarks.comparison import PUBLISHED, competition_table, draw, published_table
+from benchmarks.rows import load_rows
 from benchmarks.tables import (
     TABLES,
     ablation_table,
@@ -26,7 +27,6 @@ from benchmarks.tables import (
 )
 from pwoa.errors import InputError
 from pwoa.methods import METHODS
-from pwoa.storage import load_rows
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -8,8 +8,6 @@ logits are shifted or scaled. The DLR takes three classes, its targeted form fou
 denominator is that of all three classes, and with two classes, where it would always be 1, both become cross-entropy.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from functools import partial
 

@@ -5,8 +5,6 @@ decision, taken as a hyperplane at each step, with a pull back to the natural im
 targeted form (FAB-T): the boundary is that between the true class and one other class at a time.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from functools import partial
 

@@ -1,7 +1,5 @@
 """FGSM (Goodfellow et al. 2015), PGD (Madry et al. 2018), and PGD on the loss of Carlini & Wagner (2017)."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import torch

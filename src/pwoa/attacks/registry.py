@@ -1,7 +1,5 @@
 """Attacks by name: what each is called, what it needs and how it is run. A new attack is one `register(Attack(…))`."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace

@@ -4,8 +4,6 @@ Each image has its own random window. Windows are masks over whole images, so th
 operations whatever the number of images.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from functools import lru_cache, partial

@@ -1,7 +1,5 @@
 """The command line: verbs only. Parse, call the library, print. torch is imported by the verb that needs it."""
 
-from __future__ import annotations
-
 import signal
 import sys
 from typing import NoReturn

@@ -1,7 +1,5 @@
 """Verbs that measure: evaluate, compare."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated, Any
 

@@ -1,7 +1,5 @@
 """What all verbs share: the application, how errors are printed, the options that several take, and tables."""
 
-from __future__ import annotations
-
 import functools
 import sys
 from collections.abc import Callable, Mapping

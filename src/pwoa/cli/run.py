@@ -1,7 +1,5 @@
 """Verbs that train: prune, pretrain, sweep, demo."""
 
-from __future__ import annotations
-
 import os
 import shlex
 import sys

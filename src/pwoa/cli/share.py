@@ -1,7 +1,5 @@
 """Verbs that take a model elsewhere: push, card."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated
 

@@ -1,7 +1,5 @@
 """Verbs that show what there is: data, models, recipes."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 import typer

@@ -1,7 +1,5 @@
 """What a model does by itself, on natural images: checks that run no attack."""
 
-from __future__ import annotations
-
 import math
 
 import torch

@@ -1,7 +1,5 @@
 """What all checks share: the finding that each reports, and how they look at a model, on a few images."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence

@@ -1,7 +1,5 @@
 """Two evaluations side by side, image by image: is one model more robust than the other, and where?"""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path

@@ -6,8 +6,6 @@ verdicts.safetensors  which images are right under which attack
 result.json           accuracies, intervals, warnings, in the words RobustBench has for them
 """
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import time

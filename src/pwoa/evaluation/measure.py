@@ -4,8 +4,6 @@
 anything is pruned, by the same `measure`.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import re

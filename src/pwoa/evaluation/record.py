@@ -1,7 +1,5 @@
 """What result.json says of an evaluation: RobustBench's fields for a model, then everything else."""
 
-from __future__ import annotations
-
 import dataclasses
 from typing import Any
 

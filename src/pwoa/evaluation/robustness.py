@@ -1,7 +1,5 @@
 """Accuracy under attack."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack

@@ -1,7 +1,5 @@
 """Methods: ways to prune, and to train a robust model, by name. A method is one file and one line here."""
 
-from __future__ import annotations
-
 from pwoa.errors import InputError, did_you_mean
 from pwoa.methods.adversarial import Mart, PgdAt, RobustTraining, Trades
 from pwoa.methods.advprune import AdvPrune, Magnitude

@@ -5,8 +5,6 @@
 - MART: Wang et al. 2020, "Improving adversarial robustness requires revisiting misclassified examples".
 """
 
-from __future__ import annotations
-
 import dataclasses
 from abc import abstractmethod
 

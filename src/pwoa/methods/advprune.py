@@ -5,8 +5,6 @@ adversarial examples, then masked adversarial fine-tuning. The published method 
 pruning. Magnitude pruning with fine-tuning is the plain baseline (Han et al. 2015, in one step).
 """
 
-from __future__ import annotations
-
 import dataclasses
 from typing import ClassVar
 

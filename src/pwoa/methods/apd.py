@@ -14,8 +14,6 @@ so that methods compare from the same one; `apd.teacher` names the checkpoint of
 their own with fixed masks, so that averaged weights have the budget too. λ and τ are our choice.
 """
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable
 from dataclasses import dataclass

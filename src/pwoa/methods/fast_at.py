@@ -6,8 +6,6 @@ everything. Two safeguards: the start is drawn from twice the radius and the ste
 validation split jumps all the same, training goes on with two steps.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

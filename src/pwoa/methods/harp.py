@@ -14,8 +14,6 @@ budget exactly, where the published method stops at or below it. At first every 
 which the released code starts for 1 %. Published: the mix ratio 1; 20 epochs at 0.1, then 100.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """HBaR (Wang et al. 2021, "Revisiting Hilbert-Schmidt information bottleneck for adversarial robustness")."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 

@@ -7,8 +7,6 @@ With training.mix = 1, the published setting, the loss is that of TRADES; else t
 Published: 20 epochs at 0.1 for the scores (`search`), 100 at 0.01 for the weights (`finetune`).
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """LBGAT (Cui et al. 2021, "Learnable boundary guided adversarial training")."""
 
-from __future__ import annotations
-
 from torch import nn
 from torch.nn import functional as F
 

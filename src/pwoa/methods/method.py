@@ -1,7 +1,5 @@
 """What a method declares of itself: its name, its own settings, which others it uses, hints, and the files it reads."""
 
-from __future__ import annotations
-
 from typing import ClassVar
 
 from torch import nn

@@ -1,7 +1,5 @@
 """What methods of pruning share: mixed batches, the teacher's logits, and the stage that trains what masks keep."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from typing import Any
 

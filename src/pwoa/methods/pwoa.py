@@ -5,8 +5,6 @@ constraint; `finetune` fixes the masks it found and goes on with L. With λ = λ
 naive pruning that the paper compares with.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, dataclass

@@ -12,8 +12,6 @@ enough (tests compare with float64). Activations in bfloat16 are multiplied as t
 (`benchmarks/hsic_error.py` measures what that costs).
 """
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Sequence
 from typing import Any, NamedTuple

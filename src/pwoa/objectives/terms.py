@@ -1,7 +1,5 @@
 """The terms on logits: self-distillation L_D (the paper's Problem `prune-kd`) and cross-entropy L_CE."""
 
-from __future__ import annotations
-
 from torch import Tensor
 from torch.nn import functional as F
 

@@ -4,8 +4,6 @@ A recipe is built in layers: the defaults of its sections, then a preset or a fi
 This package imports nothing heavy, so that the command line can check a recipe before it loads torch.
 """
 
-from __future__ import annotations
-
 import tomllib
 from importlib import resources
 from pathlib import Path, PurePath

@@ -1,7 +1,5 @@
 """Settings: how text and trees become the values of a recipe, each converted and checked, and values become TOML."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import math

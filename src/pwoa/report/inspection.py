@@ -1,7 +1,5 @@
 """What is in a checkpoint, a model folder or a run, as rows for a person."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Plots, with matplotlib (the extra `plots`)."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What pruning and robust training share: settings, data and device before a run; the folder and modes during it."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, replace

@@ -1,7 +1,5 @@
 """Robust training from end to end: recipe → data → network → method → engine → evaluation → run folder."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Mapping
 from contextlib import ExitStack

@@ -1,7 +1,5 @@
 """Pruning from end to end: recipe → data → teacher → gate → method → engine → evaluation → run folder."""
 
-from __future__ import annotations
-
 import copy
 import hashlib
 import time

@@ -1,7 +1,5 @@
 """The model card: what README.md of a model folder says. Every number is from result.json or counted in the weights."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """A model for others: a folder in the convention of the Hugging Face hub, and a push to it."""
 
-from __future__ import annotations
-
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The ADMM variables of the search (the paper's Appendix A): auxiliary Z = θ', scaled dual U, penalty ρ."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Allocations: how many weights each layer keeps, always meeting the total exactly."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping
 from fractions import Fraction

@@ -1,7 +1,5 @@
 """Binary masks for fine-tuning: pruned weights are zero and stay zero."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 import torch

@@ -3,8 +3,6 @@
 A new pattern is a function (weight, kept) → mask and one line in PATTERNS.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import torch

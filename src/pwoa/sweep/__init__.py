@@ -18,8 +18,6 @@ from scratch. Settings that make no difference to a method make no further run o
 ones resumed, so that the same command goes on where it was stopped.
 """
 
-from __future__ import annotations
-
 import itertools
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence

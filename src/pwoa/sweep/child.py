@@ -3,8 +3,6 @@
 `python -m pwoa.sweep.child RECIPE FOLDER` ends as by SIGTERM when the sweep that started it is gone.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """Runs over a Ray cluster: one task a run, GPUs as resources, and another node when one is lost."""
 
-from __future__ import annotations
-
 import os
 import socket
 from collections.abc import Callable, Sequence

@@ -1,7 +1,5 @@
 """The grid of a sweep: from a TOML file to one recipe a run."""
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 import re

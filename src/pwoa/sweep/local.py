@@ -1,7 +1,5 @@
 """Runs of a sweep on the devices of this machine, each in a process of its own."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

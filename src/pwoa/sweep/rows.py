@@ -1,7 +1,5 @@
 """A run as a flat row, and many of them as a table."""
 
-from __future__ import annotations
-
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """The engine: one loop for every method. It knows stages and batches, and no method."""
 
-from __future__ import annotations
-
 import hashlib
 import math
 import time

@@ -1,7 +1,5 @@
 """Speed: compiled networks, and what is done for each batch replayed as CUDA graphs."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import warnings

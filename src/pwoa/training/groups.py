@@ -8,8 +8,6 @@ Averaged weights need statistics of their own: the noise that averaging takes ou
 compute, so that the averaged statistics of the weights on the way are too large, layer upon layer.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass

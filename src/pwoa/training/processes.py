@@ -4,8 +4,6 @@ Started by torchrun, which says by environment variables how many processes ther
 everything here does nothing.
 """
 
-from __future__ import annotations
-
 import gc
 import os
 import signal

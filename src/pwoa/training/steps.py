@@ -1,7 +1,5 @@
 """The steps of a stage: batches, gradients, averaged weights, what is written down, and what to do without memory."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass

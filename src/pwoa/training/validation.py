@@ -1,7 +1,5 @@
 """What is done between epochs: the loss on the validation split, new normalisation statistics, and the HSIC plane."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 
 import torch
