@@ -42,7 +42,7 @@ OF_OTHERS = (["ray", "start"], ["hf", "auth", "login"], ["git", "clone"])
 
 
 class Block(NamedTuple):
-    """A fenced block: its page, the line it begins at, the heading above, its language, its text, and its file if any."""
+    """A fenced block: page, line it begins at, heading above it, language, text, and file if any."""
 
     page: Path
     line: int
