@@ -88,7 +88,7 @@ def baseline(network: str, data: Data, hsic: bool, steps: int, device: torch.dev
             loss = loss + 2e-5 * hsic_on_the_cpu(kernel_on_the_cpu(x), kz).to(device)
             loss = loss - 1e-4 * hsic_on_the_cpu(label @ label.T, kz).to(device)
         optimizer.zero_grad()
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()
         optimizer.step()
         loss.item()
         (logits.argmax(1) == y).float().mean().item()

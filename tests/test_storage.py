@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,7 +12,7 @@ from benchmarks.rows import load_rows
 from pwoa.errors import InputError
 from pwoa.storage import Folder, differences_text, rows_text, save_rows
 
-ROWS = [{"method": "pwoa", "natural": 99.5}, {"method": "hydra", "natural": None}]
+ROWS: list[dict[str, Any]] = [{"method": "pwoa", "natural": 99.5}, {"method": "hydra", "natural": None}]
 
 
 def test_rows_are_a_line_each_and_come_back(tmp_path: Path) -> None:

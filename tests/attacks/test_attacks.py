@@ -127,7 +127,7 @@ def test_no_images_are_no_problem(name: str) -> None:
 
 def worst(model: nn.Sequential, x: Tensor, labels: Tensor, threat: Threat) -> Tensor:
     """The smallest lead of the true class that a linear model of two classes can be brought to, by bisection."""
-    weight = model[1].weight.detach().double()
+    weight = model.get_parameter("1.weight").detach().double()
     toward = (weight[1 - labels] - weight[labels]).view_as(x)
     flat = x.double()
     if threat.norm == "linf":
@@ -145,7 +145,7 @@ def worst(model: nn.Sequential, x: Tensor, labels: Tensor, threat: Threat) -> Te
 
 def leads(model: nn.Module, x: Tensor, labels: Tensor) -> Tensor:
     with torch.no_grad():
-        z = model(x)
+        z: Tensor = model(x)
     return (z.gather(1, labels[:, None]) - z.gather(1, 1 - labels[:, None])).squeeze(1).double()
 
 
@@ -172,7 +172,8 @@ def test_fab_gives_back_what_it_cannot_break_for_want_of_a_gradient(norm: str) -
     plain, (x, _) = linear(0, 3), images(40, 3, 0)
 
     def model(v: Tensor) -> Tensor:
-        return plain(v) + 0 * v.flatten(1)[:, :1].sub(0.5).relu().sqrt()  # NaN where the first pixel is below 0.5
+        logits: Tensor = plain(v)
+        return logits + 0 * v.flatten(1)[:, :1].sub(0.5).relu().sqrt()  # NaN where the first pixel is below 0.5
 
     labels = plain(x).argmax(1)
     dark = x.flatten(1)[:, 0] < 0.5
@@ -193,7 +194,7 @@ def test_fab_finds_the_nearest_image_of_another_class_of_a_linear_model(norm: st
     with torch.no_grad():
         logits = model(x)
     labels = logits.argmax(1)
-    weight = model[1].weight.detach()
+    weight = model.get_parameter("1.weight").detach()
     found, exact = [], []
     for rank in range(classes - 1):
         near = nearest_broken(model, x, labels, norm, rank)
@@ -232,8 +233,14 @@ def test_the_checkpoints_of_the_paper() -> None:
 
 def test_apgd_makes_one_pass_a_step() -> None:
     model, (x, labels) = network(), images()
-    passes = []
-    apgd_ce(lambda v: passes.append(len(v)) or model(v), x, labels, Threat(), steps=20)
+    passes: list[int] = []
+
+    def watched(v: Tensor) -> Tensor:
+        passes.append(len(v))
+        logits: Tensor = model(v)
+        return logits
+
+    apgd_ce(watched, x, labels, Threat(), steps=20)
     assert passes == [len(x)] * 21
 
 
@@ -241,11 +248,12 @@ def test_apgd_makes_one_pass_a_step() -> None:
 def test_square_makes_only_forward_passes_and_one_a_query(paper: bool) -> None:
     model, (x, labels) = network(), images()
     labels = model(x).argmax(1)
-    tracked = []
+    tracked: list[bool] = []
 
     def watched(v: Tensor) -> Tensor:
         tracked.append(v.requires_grad or torch.is_grad_enabled())
-        return model(v)
+        logits: Tensor = model(v)
+        return logits
 
     square(watched, x, labels, Threat("linf", 1e-4), queries=200, paper=paper)
     rounds = len(square_rounds(4, queries=200, paper=paper))

@@ -48,7 +48,7 @@ def curved(seed: int = 0) -> nn.Sequential:
 
 def worst_case(model: nn.Sequential, x: Tensor, labels: Tensor, radius: float) -> Tensor:
     """Every pixel to the end of its interval at which the true class loses most against the other."""
-    weight = model[1].weight.detach()
+    weight = model.get_parameter("1.weight").detach()
     direction = (weight[1 - labels] - weight[labels]).view_as(x)
     return torch.where(direction > 0, (x + radius).clamp_max(1), (x - radius).clamp_min(0))
 
@@ -159,11 +159,12 @@ def test_margin_has_a_gradient_at_two_logits_an_image() -> None:
 @attacks
 def test_parameters_get_no_gradient(attack: Attack) -> None:
     model, (x, labels) = curved(), images()
-    model[1].weight.grad = torch.full_like(model[1].weight, 7.0)
+    weight = model.get_parameter("1.weight")
+    weight.grad = torch.full_like(weight, 7.0)
     before = x.clone()
     found = attack(model, x, labels, THREAT)
     assert not found.requires_grad
-    assert bool((model[1].weight.grad == 7).all())
+    assert bool((weight.grad == 7).all())
     assert all(p.grad is None for name, p in model.named_parameters() if name != "1.weight")
     assert all(parameter.requires_grad for parameter in model.parameters())
     assert torch.equal(x, before)

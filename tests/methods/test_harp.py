@@ -72,7 +72,8 @@ def test_the_gradients_of_the_shares_go_straight_through_the_mask(
         name: dense[name] * (masks[name] + share - share.detach())
         for name, share in zip(dense, shares.unbind(), strict=True)
     }
-    kept = sum(share * weight.numel() for share, weight in zip(shares.unbind(), dense.values(), strict=True))
+    kept_each = (share * weight.numel() for share, weight in zip(shares.unbind(), dense.values(), strict=True))
+    kept = sum(kept_each, start=torch.tensor(0.0))
     loss = nn.functional.cross_entropy(functional_call(tiny_teacher, weights, batch.x), batch.y)
     (loss + 0.6 * (kept / budget - 1).clamp_min(0)).backward()
     assert found is not None

@@ -56,7 +56,7 @@ def losses(
     method: str, model: nn.Module, data: Data, recipe: Recipe, monkeypatch: pytest.MonkeyPatch
 ) -> tuple[float, dict[str, Tensor]]:
     """The loss of a method whose attack finds `moved`, and what the model, with its batch statistics, says."""
-    model.get_submodule("out").weight.mul_(0.05)  # type: ignore[operator, union-attr]  # else it is sure of everything
+    model.get_parameter("out.weight").mul_(0.05)  # else it is sure of everything
     stage, batch = stage_of(method, model, data, recipe)
     monkeypatch.setattr(stage, "attacked", lambda batch, threat, loss=None: moved(batch))
     before = {name: value.clone() for name, value in stage.trained.state_dict().items()}
@@ -67,7 +67,7 @@ def losses(
     said = {"natural": natural, "together": adversarial, "adversarial": model(moved(batch))}
     said |= {"y": batch.y, "x_adv": moved(batch)}
     if isinstance(stage, Lbgat):
-        said["guide"] = stage.trained.train()["guide"](batch.x)  # type: ignore[index]
+        said["guide"] = stage.trained.train().get_submodule("guide")(batch.x)
     return total, said
 
 

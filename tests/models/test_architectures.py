@@ -38,8 +38,8 @@ def narrow(name: str, classes: int = 7, channels: int = 3) -> nn.Module:
     for weight in model.parameters():
         nn.init.normal_(weight, 0, 0.3)
     for module in norms(model):
-        nn.init.uniform_(module.running_mean, -0.3, 0.3)  # type: ignore[arg-type]
-        nn.init.uniform_(module.running_var, 0.5, 2)  # type: ignore[arg-type]
+        nn.init.uniform_(module.get_buffer("running_mean"), -0.3, 0.3)
+        nn.init.uniform_(module.get_buffer("running_var"), 0.5, 2)
         nn.init.uniform_(module.weight, 0.5, 1.5)
     return model
 
@@ -245,7 +245,7 @@ def test_other_sizes_of_images_fit(name: str) -> None:
 @pytest.mark.parametrize("name", ARCHITECTURES)
 def test_gradients_reach_every_weight_and_the_image(name: str) -> None:
     model, x = narrow(name).train(), images(name).requires_grad_()
-    nn.functional.cross_entropy(model(x), torch.tensor([0, 1])).backward()  # type: ignore[no-untyped-call]
+    nn.functional.cross_entropy(model(x), torch.tensor([0, 1])).backward()
     assert x.grad is not None
     assert bool(x.grad.any())
     without = [key for key, weight in model.named_parameters() if weight.grad is None]
@@ -271,12 +271,12 @@ def test_a_pre_activation_block_keeps_its_input_or_convolves_the_activated_one(n
     same, other = (model.get_submodule(path) for path in groups[name])
     with torch.no_grad():
         for block in (same, other):
-            nn.init.zeros_(block.conv2.weight)  # type: ignore[arg-type, union-attr]
-        x = torch.randn(2, same.bn1.num_features, 8, 8)  # type: ignore[union-attr, arg-type]
+            nn.init.zeros_(block.get_parameter("conv2.weight"))
+        x = torch.randn(2, len(same.get_parameter("bn1.weight")), 8, 8)
         assert torch.equal(same(x), x)
-        shortcut = other.shortcut if name == "preactresnet18" else other.convShortcut
-        active = torch.relu(other.bn1(x))  # type: ignore[operator]
-        assert torch.equal(other(x), shortcut(active))  # type: ignore[operator]
+        shortcut = other.get_submodule("shortcut" if name == "preactresnet18" else "convShortcut")
+        active = torch.relu(other.get_submodule("bn1")(x))
+        assert torch.equal(other(x), shortcut(active))
 
 
 def test_wide_and_vgg_networks_begin_with_he_s_weights() -> None:

@@ -130,7 +130,7 @@ def test_weights_that_are_not_finite_are_refused_by_name(value: float) -> None:
 
 def test_buffers_are_looked_at_too() -> None:
     model = nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2), nn.Flatten(), nn.Linear(2, 4))
-    model[1].running_mean[0] = float("nan")
+    model.get_buffer("1.running_mean")[0] = float("nan")
     with pytest.raises(InputError, match=r"1\.running_mean"):
         check_model(model, X, 4)
 

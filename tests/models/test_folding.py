@@ -328,7 +328,7 @@ def test_hooks_that_change_what_goes_through_are_kept(place: str) -> None:
 
 def test_a_pruned_layer_keeps_its_mask() -> None:
     model = settled(chain(conv(), norm(), nn.ReLU()))
-    prune.l1_unstructured(model.get_submodule("layers.0"), "weight", 0.5)  # type: ignore[no-untyped-call]
+    prune.l1_unstructured(model.get_submodule("layers.0"), "weight", 0.5)
     with torch.no_grad():
         model(X)  # else PyTorch cannot copy it
     assert_same(fold(model), model)

@@ -488,6 +488,9 @@ def test_a_layer_before_the_network_that_left_nothing_must_be_told(tmp_path: Pat
 class Own(nn.Module):
     """A network of a user's own that normalises its images itself."""
 
+    mean: Tensor
+    std: Tensor
+
     def __init__(self) -> None:
         super().__init__()
         self.register_buffer("mean", torch.tensor(MEAN).view(1, 3, 1, 1))

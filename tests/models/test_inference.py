@@ -180,7 +180,7 @@ def test_the_model_is_not_touched(training: bool) -> None:
     random = torch.get_rng_state()
     fast = attack_copy(model, X)
     assert fast is not None
-    fast(X.clone().requires_grad_()).sum().backward()  # type: ignore[no-untyped-call]
+    fast(X.clone().requires_grad_()).sum().backward()
     assert [weight.requires_grad for weight in model.parameters()] == [False] * 2 + [True] * 6
     assert all(weight.grad is None for weight in model.parameters())
     assert [module.training for module in model.modules()] == [training] * 5

@@ -53,7 +53,8 @@ def published(a: Tensor, b: Tensor) -> float:
 
     def ratio(kernel: Tensor) -> Tensor:
         one_sided = kernel @ centring(n)
-        return one_sided @ torch.linalg.inv(one_sided + EPSILON * n * torch.eye(n, dtype=torch.float64))
+        inverse: Tensor = torch.linalg.inv(one_sided + EPSILON * n * torch.eye(n, dtype=torch.float64))
+        return one_sided @ inverse
 
     return float(torch.trace(ratio(a) @ ratio(b)))
 

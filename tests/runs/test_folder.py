@@ -9,7 +9,7 @@ import resource
 import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, cast
 
 import pytest
 import torch
@@ -151,7 +151,7 @@ def test_ctrl_c_inside_a_checkpoint_is_ctrl_c(run: Run, stop: type[BaseException
             self.file.flush()
 
     with pytest.raises(stop), replacing(run.path / "state.pt") as file:
-        torch.save({"weights": torch.zeros(100_000)}, Interrupted(file))
+        torch.save({"weights": torch.zeros(100_000)}, cast(IO[bytes], Interrupted(file)))
     assert sorted(os.listdir(run.path)) == ["recipe.toml", "teacher.json"]
 
 

@@ -17,7 +17,7 @@ from pwoa.demo import NAIVE
 from pwoa.errors import InputError
 from pwoa.guard import ExampleFreeViolation
 from pwoa.methods import METHODS
-from pwoa.methods.pwoa import Pwoa
+from pwoa.methods.pwoa import Pwoa, Search
 from pwoa.progress import Progress
 from pwoa.recipe import load_recipe
 from pwoa.recipe.sections import Recipe
@@ -106,7 +106,7 @@ def test_distillation_follows_the_teacher_and_cross_entropy_does_not(
         model = prune(tiny_teacher, tiny_data, rate=2, recipe=recipe, folder=tmp_path / name).model
         x, _ = tiny_data.test.batch(torch.arange(48))
         with torch.no_grad():
-            difference = model(x) - tiny_teacher(x)
+            difference: Tensor = model(x) - tiny_teacher(x)
         return (difference - difference.mean(1, keepdim=True)).square().mean().item()  # a softmax sees no shift
 
     assert distance({}, "ours") < 0.2 * distance(NAIVE, "naive")
@@ -163,7 +163,7 @@ def test_other_data_of_the_same_name_is_another_run(
 
 
 def test_what_the_user_froze_stays(tmp_path: Path, tiny_teacher: nn.Module, tiny_data: Data, quick: Make) -> None:
-    tiny_teacher.norm.requires_grad_(False)  # type: ignore[union-attr]
+    tiny_teacher.get_submodule("norm").requires_grad_(False)
     result = prune(tiny_teacher, tiny_data, recipe=quick(), folder=tmp_path / "run")
     for name in ("norm.weight", "norm.bias"):
         assert torch.equal(result.model.state_dict()[name], tiny_teacher.state_dict()[name])
@@ -176,7 +176,7 @@ def test_a_teacher_frozen_for_inference_can_be_pruned_and_one_frozen_in_part_can
     result = prune(tiny_teacher, tiny_data, rate=4, recipe=quick(), folder=tmp_path / "run")
     assert result.summary["rate"] == 4
     assert not any(parameter.requires_grad for parameter in tiny_teacher.parameters())
-    tiny_teacher.out.requires_grad_(True)  # type: ignore[union-attr]
+    tiny_teacher.get_submodule("out").requires_grad_(True)
     with pytest.raises(InputError, match=r"conv\.weight is frozen"):
         prune(tiny_teacher, tiny_data, rate=4, recipe=quick(), folder=tmp_path / "other")
 
@@ -240,7 +240,9 @@ def test_auto_balance_sets_the_papers_ratios(
     recipe = quick(objective__balance="auto", objective__hsic_x=4.0, objective__hsic_y=1.0)
     result = prune(tiny_teacher, tiny_data, recipe=recipe, folder=tmp_path / "run")
     parts = result.metrics[0]["validation"]
-    weights = made[0].stages[0]._objective.weights  # type: ignore[attr-defined]
+    search = made[0].stages[0]
+    assert isinstance(search, Search)
+    weights = search._objective.weights
     assert parts["admm"] / (weights.distillation * parts["distillation"]) == pytest.approx(10)
     regulariser = abs(weights.hsic_x * parts["hsic_x"] - weights.hsic_y * parts["hsic_y"])
     assert weights.distillation * parts["distillation"] / regulariser == pytest.approx(10)
@@ -297,7 +299,7 @@ class Bad:
     @staticmethod
     def nan(model: nn.Module) -> nn.Module:
         with torch.no_grad():
-            model.hidden.weight[0, 0] = torch.nan  # type: ignore[union-attr,index]
+            model.get_parameter("hidden.weight")[0, 0] = torch.nan
         return model
 
     @staticmethod

@@ -133,7 +133,7 @@ def advance(weights: dict[str, nn.Parameter], admm: Admm, steps: int) -> None:
     optimizer = torch.optim.SGD(weights.values(), lr=0.1)
     for step in range(steps):
         optimizer.zero_grad()
-        sum((weight - 1).square().sum() for weight in weights.values()).backward()
+        sum(((weight - 1).square().sum() for weight in weights.values()), start=torch.tensor(0.0)).backward()
         admm.penalty()
         admm.add_gradient()
         optimizer.step()

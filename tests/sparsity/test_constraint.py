@@ -53,14 +53,15 @@ def test_a_model_without_anything_to_prune_is_refused() -> None:
 
 
 def test_count_counts_the_weights_themselves() -> None:
-    net = nn.Sequential(nn.Linear(4, 5), nn.ReLU(), nn.Linear(5, 2))
+    first, last = nn.Linear(4, 5), nn.Linear(5, 2)
+    net = nn.Sequential(first, nn.ReLU(), last)
     with torch.no_grad():
         for parameter in net.parameters():
             parameter.fill_(1.0)
-        net[0].weight[0, :] = 0
-        net[0].weight[1, 2] = -0.0
-        net[0].bias.zero_()
-        net[2].weight.zero_()
+        first.weight[0, :] = 0
+        first.weight[1, 2] = -0.0
+        first.bias.zero_()
+        last.weight.zero_()
     rows = count(net)
     assert rows == [Count("0.weight", 20, 15), Count("2.weight", 10, 0), Count("total", 30, 15)]
     assert rows[0].rate == 20 / 15

@@ -29,6 +29,11 @@ def zeros(net: nn.Module) -> dict[str, Tensor]:
     return {name: weight.detach() == 0 for name, weight in prunable(net).items()}
 
 
+def gradient(parameter: Tensor) -> Tensor:
+    assert parameter.grad is not None
+    return parameter.grad
+
+
 def test_choose_keeps_exactly_the_largest() -> None:
     net = network()
     before = {name: weight.detach().clone() for name, weight in prunable(net).items()}
@@ -46,23 +51,23 @@ def test_gradients_are_masked_and_other_parameters_left_alone() -> None:
     masks = Masks(Constraint(prunable(net), KEPT))
     masks.choose()
     F.cross_entropy(net(batch()[0]), batch()[1]).backward()
-    before = {name: parameter.grad.clone() for name, parameter in net.named_parameters()}
+    before = {name: gradient(parameter).clone() for name, parameter in net.named_parameters()}
     masks.mask_gradients()
     for name, parameter in net.named_parameters():
         mask = masks.masks.get(name, torch.ones_like(parameter))
-        assert torch.equal(parameter.grad, before[name] * mask)
+        assert torch.equal(gradient(parameter), before[name] * mask)
     assert all((before[name][masks.masks[name] == 0] != 0).any() for name in KEPT)
 
 
 def test_weights_without_gradient_are_passed_over() -> None:
     net = network()
-    net[0].weight.requires_grad_(False)
+    net.get_parameter("0.weight").requires_grad_(False)
     masks = Masks(Constraint(prunable(net), KEPT))
     masks.choose()
     F.cross_entropy(net(batch()[0]), batch()[1]).backward()
     masks.mask_gradients()
-    assert net[0].weight.grad is None
-    assert int(torch.count_nonzero(net[3].weight.grad)) <= KEPT["3.weight"]
+    assert net.get_parameter("0.weight").grad is None
+    assert int(torch.count_nonzero(gradient(net.get_parameter("3.weight")))) <= KEPT["3.weight"]
 
 
 @pytest.mark.parametrize(
@@ -80,7 +85,7 @@ def test_zeros_stay_zero_through_momentum_weight_decay_and_averaging(
     masks = Masks(Constraint(prunable(net), KEPT))
     masks.choose()
     pruned = zeros(net)
-    kept_before = net[3].weight.detach().clone()
+    kept_before = net.get_parameter("3.weight").detach().clone()
     average = Average(net, 0.9)
     optimizer = make(net.parameters())
     for _ in range(12):
@@ -92,13 +97,13 @@ def test_zeros_stay_zero_through_momentum_weight_decay_and_averaging(
     for name, weight in prunable(net).items():
         assert torch.equal(weight == 0, pruned[name])
         assert int(torch.count_nonzero(weight)) == KEPT[name]
-    assert not torch.equal(net[3].weight, kept_before)
-    live = net[3].weight.detach().clone()
+    assert not torch.equal(net.get_parameter("3.weight"), kept_before)
+    live = net.get_parameter("3.weight").detach().clone()
     with average.applied():
-        assert not torch.equal(net[3].weight, live)
+        assert not torch.equal(net.get_parameter("3.weight"), live)
         for name, weight in prunable(net).items():
             assert torch.equal(weight == 0, pruned[name])
-    assert torch.equal(net[3].weight, live)
+    assert torch.equal(net.get_parameter("3.weight"), live)
 
 
 def test_state_round_trip() -> None:

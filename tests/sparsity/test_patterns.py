@@ -33,7 +33,7 @@ def weights(draw: st.DrawFn) -> Tensor:
 
 def nearest_distance(weight: Tensor, kept: int) -> float:
     """The smallest squared distance from `weight` to any tensor with `kept` entries, over all supports."""
-    entries = weight.flatten().tolist()
+    entries: list[float] = weight.flatten().tolist()
     return min(
         sum(entries[i] ** 2 for i in range(len(entries)) if i not in support)
         for support in itertools.combinations(range(len(entries)), kept)

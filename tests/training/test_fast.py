@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import weakref
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -241,8 +242,14 @@ def test_a_recorded_run_ends_as_one_that_is_not(
     kept: list[weakref.ref[Graph]] = []
 
     def capture(self: Replayed, action: Callable[[torch.Tensor], None], example: torch.Tensor) -> None:
-        method = weakref.WeakMethod(action)  # type: ignore[arg-type]
-        graph = Graph(example.clone(), lambda values: method()(values))  # type: ignore[misc]
+        method = weakref.WeakMethod(action)
+
+        def act(values: torch.Tensor) -> None:
+            alive = method()
+            assert alive is not None
+            alive(values)
+
+        graph = Graph(example.clone(), act)
         kept.append(weakref.ref(graph))
         self._graph, self._given = graph, graph.given  # type: ignore[assignment]
 
@@ -253,7 +260,7 @@ def test_a_recorded_run_ends_as_one_that_is_not(
 
     expected = weights("plain")
     monkeypatch.setattr(Replayed, "_capture", capture)
-    monkeypatch.setattr(engine, "Context", lambda *args: Context(*args[:-1], records=True))
+    monkeypatch.setattr(engine, "Context", lambda *args: replace(Context(*args), records=True))
     gc.collect()
     gc.disable()
     try:
