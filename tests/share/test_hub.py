@@ -264,7 +264,17 @@ def test_another_model_on_the_hub_is_refused(hub: StandIn) -> None:
 
 def test_a_model_on_the_hub_is_evaluated_and_pruned(hub: StandIn, tmp_path: Path) -> None:
     pwoa.push_to_hub(network(), "me/teacher")
-    asked = ["evaluate", "hf:me/teacher", "--data", "mnist-mini", "--attacks", "natural", "--images", "50", "--no-checks"]
+    asked = [
+        "evaluate",
+        "hf:me/teacher",
+        "--data",
+        "mnist-mini",
+        "--attacks",
+        "natural",
+        "--images",
+        "50",
+        "--no-checks",
+    ]
     done = CliRunner().invoke(app, [*asked, "--out", str(tmp_path / "scores")])
     assert done.exit_code == 0, done.output
     assert json.loads((tmp_path / "scores" / "result.json").read_text())["architecture"] == "lenet@0.02"
