@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import sys
@@ -16,20 +17,24 @@ from typing import Any
 import pytest
 import torch
 
+import pwoa.sweep.cluster
 import pwoa.sweep.local
-from pwoa.errors import InputError, Terminated
+from pwoa.errors import InputError, ProcessDied, Terminated
+from pwoa.recipe import Recipe
+from pwoa.sweep import child
 from pwoa.sweep.cluster import run_on_ray
 from pwoa.sweep.local import Task, environments, run_here
 
 STUB = """#!/bin/sh
-# Stands for `python -m pwoa.sweep.child WORD`.
+# Stands for `python -m pwoa.sweep.child WORD FOLDER`.
 echo "$3 $CUDA_VISIBLE_DEVICES" >> calls
 case $3 in
-  wrong) echo "what it did"; echo "error: no such thing" >&2; exit 2;;
+  wrong) echo "what it did"; echo "error: no such thing" >&2; echo '{"error": "no such thing"}' > "$4.failure.json"
+    exit 2;;
   once) [ -e killed ] || { touch killed; kill -9 $$; };;
   always) kill -9 $$;;
   ended) exit 143;;
-  garbled) printf 'error: \\377\\n'; exit 2;;
+  garbled) printf '\\377\\n' > "$4.failure.json"; exit 2;;
   long) echo $$ > pid; exec sleep 20;;
   stubborn) trap '' INT TERM; echo $$ > pid; exec sleep 20;;
 esac
@@ -53,7 +58,8 @@ def stub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], list[s
 
 
 def tasks(folder: Path, *words: str) -> list[Task]:
-    return [Task(f"{number}", (word,), folder / f"{number}.log") for number, word in enumerate(words)]
+    """A task for each word, which is in the place of its recipe."""
+    return [Task(Path(word), folder / f"{number}", folder / f"{number}.log") for number, word in enumerate(words)]
 
 
 @contextmanager
@@ -82,7 +88,7 @@ def sending(begun: Path, *names: str) -> Iterator[None]:
 
 
 class TestHere:
-    def test_a_failure_is_the_last_line_of_the_log(
+    def test_a_failure_is_told_as_the_run_left_it(
         self, tmp_path: Path, stub: Callable[[], list[str]], ended: dict[str, str | None]
     ) -> None:
         run_here(tasks(tmp_path, "right", "wrong"), lambda task, why: ended.update({task.name: why}), retries=2)
@@ -90,15 +96,12 @@ class TestHere:
         assert (tmp_path / "1.log").read_text() == "what it did\nerror: no such thing\n"
         assert len(stub()) == 2  # what failed would fail again
 
-    def test_a_failure_is_the_last_error_of_this_sweep(self, tmp_path: Path) -> None:
-        log = tmp_path / "0.log"
-        log.write_text("error: of another day\n")
-        task = Task("0", (), log, log.stat().st_size)
-        assert task.reason() == f"it said nothing in {log}"
-        log.write_text("error: of another day\nepoch 1\n")
-        assert task.reason() == "epoch 1"
-        log.write_text("error: of another day\nerror: another process\nepoch 2\n")
-        assert task.reason() == "another process"
+    @pytest.mark.parametrize("text", [None, "", "{", "[]", "{}", '"a"', "3"])
+    def test_a_run_that_left_no_reason_is_told_with_its_log(self, tmp_path: Path, text: str | None) -> None:
+        (task,) = tasks(tmp_path, "wrong")
+        if text is not None:
+            (tmp_path / "0.failure.json").write_text(text)
+        assert task.reason() == f"it ended without a word; see {tmp_path / '0.log'}"
 
     def test_a_killed_process_is_started_again(
         self, tmp_path: Path, stub: Callable[[], list[str]], ended: dict[str, str | None]
@@ -115,11 +118,11 @@ class TestHere:
         run_here(tasks(tmp_path, "wrong"), lambda task, why: ended.update({task.name: why}))
         assert (tmp_path / "0.log").read_text() == "epoch 1\nwhat it did\nerror: no such thing\n"
 
-    def test_a_log_may_hold_anything(
+    def test_a_reason_may_be_garbled(
         self, tmp_path: Path, stub: Callable[[], list[str]], ended: dict[str, str | None]
     ) -> None:
         run_here(tasks(tmp_path, "garbled"), lambda task, why: ended.update({task.name: why}))
-        assert ended == {"0": "\ufffd"}
+        assert ended == {"0": f"it ended without a word; see {tmp_path / '0.log'}"}
 
     @pytest.mark.parametrize(
         ("word", "signals", "patience"),
@@ -205,11 +208,56 @@ class TestHere:
         assert environments(20) == [{"OMP_NUM_THREADS": "1"}] * 20
 
 
+class TestChild:
+    """What a process of a sweep, or a node, does."""
+
+    @pytest.mark.parametrize(("method", "called"), [("pwoa", "prune"), ("trades", "pretrain")])
+    def test_it_prunes_or_trains_as_the_method_does(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str, called: str
+    ) -> None:
+        given: list[tuple[str, str, Path]] = []
+        for name in ("prune", "pretrain"):
+
+            def run(*, recipe: Recipe, folder: Path, progress: object, name: str = name) -> None:
+                given.append((name, recipe.method, folder))
+
+            monkeypatch.setattr(f"pwoa.runs.{name}.{name}", run)
+        (tmp_path / "a.toml").write_text(f'method = "{method}"\n')
+        assert child.carry_out(tmp_path / "a.toml", tmp_path / "a") == 0
+        assert given == [(called, method, tmp_path / "a")]
+        assert not child.failure_file(tmp_path / "a").exists()
+
+    @pytest.mark.parametrize(
+        ("error", "reason", "traceback"),
+        [
+            (InputError("it cannot be"), "it cannot be", False),
+            (ProcessDied("a process is gone"), "a process is gone", False),
+            (RuntimeError("out of memory\nand more"), "RuntimeError: out of memory", True),
+        ],
+    )
+    def test_why_it_failed_is_left_beside_its_folder(
+        self,
+        tmp_path: Path,
+        monkeypatch: pytest.MonkeyPatch,
+        capsys: pytest.CaptureFixture[str],
+        error: Exception,
+        reason: str,
+        traceback: bool,
+    ) -> None:
+        def fail(**given: object) -> None:
+            raise error
+
+        monkeypatch.setattr("pwoa.runs.prune.prune", fail)
+        (tmp_path / "a.toml").write_text("")
+        assert child.carry_out(tmp_path / "a.toml", tmp_path / "a") == 2
+        assert json.loads((tmp_path / "a.failure.json").read_text()) == {"error": reason}
+        assert Task(tmp_path / "a.toml", tmp_path / "a", tmp_path / "a.log").reason() == reason
+        err = capsys.readouterr().err
+        assert err.endswith(f"error: {reason}\n")
+        assert ("Traceback" in err) is traceback
+
+
 class RayError(Exception):
-    pass
-
-
-class NodeLost(Exception):
     pass
 
 
@@ -247,7 +295,7 @@ class StandIn:
 
     def get(self, reference: Any) -> Any:
         function, arguments = reference
-        word = arguments[0][0]
+        word = arguments[0]
         for _ in range(1 + self.options["max_retries"]):
             self.tries.append(word)
             if not self.losses.get(word):
@@ -270,30 +318,42 @@ class TestRay:
         run_on_ray(given, lambda task, why: ended.update({task.name: why}), address, retries)
         return ended
 
-    def test_each_task_is_the_command_line_with_a_log(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    @pytest.fixture(autouse=True)
+    def _carried_out(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """The run of the recipe `right` ends well at once; others are carried out."""
+
+        def carry_out(recipe: Path, folder: Path) -> int:
+            if recipe.name != "right":
+                return child.carry_out(recipe, folder)
+            print(f"in {folder}")
+            return 0
+
+        monkeypatch.setattr(pwoa.sweep.cluster, "carry_out", carry_out)
+
+    def test_each_task_is_a_run_with_a_log(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.chdir(tmp_path)
         ray = StandIn({"CPU": 4.0}, {})
-        wrong = Task("wrong", ("prune", "--recipe", "nowhere"), tmp_path / "wrong.log")
-        ended = self.run(monkeypatch, ray, [*tasks(tmp_path, "--version"), wrong])
+        ended = self.run(monkeypatch, ray, tasks(tmp_path, "right", "nowhere"))
         assert ended["0"] is None
-        assert (tmp_path / "0.log").read_text().startswith("pwoa ")
-        assert str(ended["wrong"]).startswith("no recipe 'nowhere': neither a file nor a preset")
+        assert (tmp_path / "0.log").read_text() == f"in {tmp_path / '0'}\n"
+        assert str(ended["1"]).startswith("no recipe 'nowhere': neither a file nor a preset")
+        assert (tmp_path / "1.log").read_text() == f"error: {ended['1']}\n"
         assert ray.addresses == ["auto", "down"]
         assert ray.options == {"num_cpus": 1, "num_gpus": 0, "max_retries": 1, "max_calls": 1}
 
     def test_a_task_has_a_gpu_where_there_are_any(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ray = StandIn({"CPU": 4.0, "GPU": 2.0}, {})
-        self.run(monkeypatch, ray, tasks(tmp_path, "--version"))
+        self.run(monkeypatch, ray, tasks(tmp_path, "right"))
         assert ray.options["num_gpus"] == 1
 
     def test_a_lost_node_is_answered_with_another_until_there_were_too_many(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        ray = StandIn({"CPU": 4.0}, {"--version": 2})
-        assert self.run(monkeypatch, ray, tasks(tmp_path, "--version"), retries=2) == {"0": None}
-        assert ray.tries == ["--version"] * 3
-        ray = StandIn({"CPU": 4.0}, {"--version": 2})
-        assert self.run(monkeypatch, ray, tasks(tmp_path, "--version")) == {"0": "RayError: the node died"}
+        ray = StandIn({"CPU": 4.0}, {"right": 2})
+        assert self.run(monkeypatch, ray, tasks(tmp_path, "right"), retries=2) == {"0": None}
+        assert ray.tries == ["right"] * 3
+        ray = StandIn({"CPU": 4.0}, {"right": 2})
+        assert self.run(monkeypatch, ray, tasks(tmp_path, "right")) == {"0": "RayError: the node died"}
 
     def test_no_cluster_and_no_ray_are_one_line(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         with pytest.raises(InputError, match=r"^no Ray cluster at auto: no answer$"):

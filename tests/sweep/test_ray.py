@@ -1,4 +1,4 @@
-"""A sweep over a real Ray cluster of two nodes on this machine; where Ray is not installed, test_sweep_places.py has
+"""A sweep over a real Ray cluster of two nodes on this machine; where Ray is not installed, test_places.py has
 the same with a stand-in."""
 
 from __future__ import annotations

@@ -16,8 +16,9 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from pwoa.cli.options import app
+from pwoa.cli import app
 from pwoa.errors import InputError
+from pwoa.methods import find_method
 from pwoa.recipe import load_recipe, to_toml
 from pwoa.storage import held
 from pwoa.sweep import sweep
@@ -71,7 +72,6 @@ def test_a_grid_is_every_combination(tmp_path: Path) -> None:
     ]
     assert {point.recipe.finetune.epochs for point in points} == {7}
     assert {point.recipe.data.name for point in points} == {"mnist"}
-    assert {point.verb for point in points} == {"prune"}
     assert [point.name for point in expand(write(tmp_path, 'recipe = "demo"'))] == ["run"]
 
 
@@ -136,7 +136,9 @@ def test_a_method_of_robust_training_trains_lite_networks_each_once(tmp_path: Pa
     training.mix = [0.0, 0.5]
     """
     points = expand(write(tmp_path, text))
-    pruned, lite = ([point for point in points if point.verb == verb] for verb in ("prune", "pretrain"))
+    pruned, lite = (
+        [point for point in points if find_method(point.recipe.method).prunes is prunes] for prunes in (True, False)
+    )
     assert len(pruned) == 3 * 2 * 2
     assert {point.recipe.pretrain.lite for point in pruned} == {1.0}
     assert [point.name for point in lite] == [
@@ -218,7 +220,7 @@ def test_settings_that_a_method_does_not_use_make_no_second_run(tmp_path: Path) 
     assert Counter(point.recipe.method for point in points) == {
         "pwoa": 2 * 2 * 2,
         "advprune": 2 * 2,
-        "hydra": 2,
+        "hydra": 2 * 2,
         "apd": 2 * 2,
         "harp": 2 * 2,
         "magnitude": 1,
@@ -240,6 +242,16 @@ def test_what_a_method_is_not_meant_for_is_told_once(
     assert notes == ["note: the learning rate of hydra's scores is 0.01; the preset cifar10-hydra has 0.1"]
 
 
+@pytest.mark.parametrize("where", ["[set]\nharp.gamma = 0.2\n[grid]", "[grid]\nharp = [{ gamma = 0.2 }]", "[grid]"])
+def test_a_methods_own_section_goes_only_to_that_method(tmp_path: Path, where: str) -> None:
+    text = f'recipe = "cifar10"\n{where}\nmethod = ["pwoa", "harp", "hydra", "trades"]\n'
+    points = expand(write(tmp_path, text if "gamma" in text else f"{text}harp.gamma = [0.2]\n"))
+    assert [(point.recipe.method, dict(point.recipe.own).get("gamma")) for point in points] == [
+        *(("pwoa", None), ("harp", 0.2), ("hydra", None), ("trades", None)),
+    ]
+    assert [point for point in points if point.recipe.own] == [points[1]]
+
+
 def test_hbar_is_trained_by_the_objective(tmp_path: Path) -> None:
     text = 'recipe = "cifar10"\n[grid]\nmethod = ["hbar"]\nobjective.hsic_x = [0.1, 0.2]\nsearch.epochs = [1, 2]\n'
     points = expand(write(tmp_path, text))
@@ -255,6 +267,11 @@ def test_hbar_is_trained_by_the_objective(tmp_path: Path) -> None:
         ("[grid]\nsparsity.rate = []\n", r"grid\.sparsity\.rate = \[\] is not a list"),
         ("[grid]\nsparsity.rat = [4]\n", r"did you mean 'sparsity\.rate'"),
         ("[grid]\nteacher = ['a.pt']\n", r"'teacher' is a section"),
+        ("[grid]\nobjective = [{}, 3]\n", r"'objective' is a section"),
+        ("recipe = 'demo'\n[set]\nharp = 3\n", r"'harp' is a section"),
+        ("recipe = 'demo'\n[set]\nharp.gama = 3\n", r"unknown key 'harp\.gama' \(did you mean 'harp\.gamma'\?\)"),
+        ("[grid]\nmethod = ['trades']\nobjectve.hsic_x = [1]\n", r"did you mean 'objective\.hsic_x'"),
+        ("[grid]\nmethod = ['trades']\nobjective = [{ hsicx = 1 }]\n", r"did you mean 'objective\.hsic_x'"),
         ("[grid]\ndata.name = ['a b', 'a_b']\n", "two runs would have the folder name=a_b"),
         ("[grid\n", "not valid TOML"),
         ("recipe = 'mnits'", "did you mean 'mnist'"),
@@ -355,7 +372,7 @@ def test_labels_stay_whole_and_with_networks_trained_from_scratch(tmp_path: Path
 
 
 @pytest.mark.parametrize(
-    ("axis", "said"),
+    ("axis", "message"),
     [
         ('objective = [{ label = "" }]', r"in grid\.objective, label = '' is not a name"),
         ("objective = [{ label = 3 }]", r"in grid\.objective, label = 3 is not a name"),
@@ -368,8 +385,8 @@ def test_labels_stay_whole_and_with_networks_trained_from_scratch(tmp_path: Path
         ('recipe = [{ label = "a" }]', r"grid\.recipe has a table among its values; only a section of the recipe can"),
     ],
 )
-def test_a_wrong_table_in_a_grid_is_one_line(tmp_path: Path, axis: str, said: str) -> None:
-    with pytest.raises(InputError, match=said):
+def test_a_wrong_table_in_a_grid_is_one_line(tmp_path: Path, axis: str, message: str) -> None:
+    with pytest.raises(InputError, match=message):
         expand(write(tmp_path, f"[grid]\n{axis}\n"))
 
 
@@ -388,7 +405,7 @@ def test_a_method_that_knows_no_allocation_runs_once(tmp_path: Path) -> None:
 
 def test_the_ablations_switch_the_terms_of_the_objective_on_and_off() -> None:
     """The four objectives of the paper's table, and the one with cross-entropy beside the others."""
-    points = expand(Path(__file__).resolve().parents[1] / "benchmarks" / "ablations.toml")
+    points = expand(Path(__file__).resolve().parents[2] / "benchmarks" / "ablations.toml")
     assert len(points) == 5 * 3
     chosen = [point.recipe.objective for point in points if point.name.endswith("-rate=8-seed=1")]
     published = load_recipe("mnist").objective
@@ -425,6 +442,17 @@ def finish(folder: Path, path: Path, *results: dict[str, Any]) -> list[Path]:
     return runs
 
 
+def test_a_failure_of_another_day_is_not_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write(tmp_path, 'recipe = "demo"\n')
+    (tmp_path / "runs").mkdir()
+    (tmp_path / "runs" / "run.failure.json").write_text('{"error": "of another day"}')
+    monkeypatch.setattr(
+        "pwoa.sweep.run_here", lambda tasks, ended, *rest: [ended(task, task.reason()) for task in tasks]
+    )
+    failed = sweep(path, tmp_path / "runs").failed
+    assert failed == {"run": f"it ended without a word; see {tmp_path / 'runs' / 'run.log'}"}
+
+
 def test_a_folder_has_one_sweep_at_a_time(tmp_path: Path) -> None:
     path = write(tmp_path, 'recipe = "demo"\n')
     (run,) = finish(tmp_path / "runs", path, {"pruned": {}})
@@ -444,12 +472,12 @@ def test_settings_given_beside_the_grid_are_for_all_runs(tmp_path: Path) -> None
     assert CliRunner().invoke(app, [*again, "training.device=cpu"]).exit_code == 0
     other = CliRunner().invoke(app, [*again, "finetune.epochs=7"])
     assert f"{runs[0]} holds another run (finetune.epochs: there 5, now 7)" in other.stderr.replace("\n", " ")
-    for wrong, said in (
+    for wrong, message in (
         ("sparsity.rate=8", "sparsity.rate has a value for all runs and is in the grid too"),
         ("finetune.epoch=8", "unknown key 'finetune.epoch'"),
         ("finetune.epochs", "is not of the form section.key=value"),
     ):
-        with pytest.raises(InputError, match=said):
+        with pytest.raises(InputError, match=message):
             expand(path, [wrong])
 
 
@@ -592,6 +620,15 @@ def test_a_damaged_result_is_a_failure_of_one_run(tmp_path: Path, told: Any, tex
     reason = f"{damaged / 'result.json'} is damaged; remove {damaged} to run it again"
     assert found.failed == {"rate=2": reason}
     assert told.said[-1] == f"rate=2 failed: {reason}"
+
+
+def test_a_run_whose_recipe_is_gone_is_a_failure_of_one_run(tmp_path: Path) -> None:
+    path = write(tmp_path, 'recipe = "demo"\n[grid]\nsparsity.rate = [2, 4]\n')
+    damaged, _ = finish(tmp_path / "runs", path, {"pruned": {}}, {"pruned": {}})
+    (damaged / "recipe.toml").unlink()
+    found = sweep(path, tmp_path / "runs")
+    assert [row["rate"] for row in found.rows] == [4.0]
+    assert found.failed == {"rate=2": f"cannot read {damaged / 'recipe.toml'}: No such file or directory"}
 
 
 def test_what_a_run_chose_itself_makes_it_no_other(tmp_path: Path) -> None:
