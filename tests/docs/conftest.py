@@ -302,7 +302,7 @@ def workshop(
 
 @pytest.fixture
 def here(workshop: Workshop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A fresh folder with every file that the documents name, the current one; what is added to registries goes again."""
+    """A fresh current folder with every file that the documents name; what is added to registries goes again."""
     folder = tmp_path / "here"
     shutil.copytree(workshop.folder, folder, symlinks=True)
     monkeypatch.chdir(folder)
