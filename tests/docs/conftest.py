@@ -296,9 +296,19 @@ def workshop(
         libraries(patch, trained)
         pushed = hub(patch, folder / "hub")
         furnish(folder, written)
-        known = [(table, dict(table)) for table in REGISTRIES]
         yield Workshop(folder, trained, pushed)
-        for table, before in known:
-            table.clear()
-            table.update(before)
     torch.set_num_threads(threads)
+
+
+@pytest.fixture
+def here(workshop: Workshop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A fresh current folder with every file that the documents name; what is added to registries goes again."""
+    folder = tmp_path / "here"
+    shutil.copytree(workshop.folder, folder, symlinks=True)
+    monkeypatch.chdir(folder)
+    monkeypatch.syspath_prepend(folder)
+    known = [(table, dict(table)) for table in REGISTRIES]
+    yield folder
+    for table, before in known:
+        table.clear()
+        table.update(before)

@@ -11,7 +11,6 @@ import dataclasses
 import json
 import re
 import shlex
-import shutil
 import sys
 import tomllib
 from collections.abc import Callable
@@ -110,16 +109,6 @@ TOML = [block for block in BLOCKS if block.language == "toml"]
 def written() -> dict[str, str]:
     """The files that the documents show, by name."""
     return {block.file: block.text for block in BLOCKS if block.file}
-
-
-@pytest.fixture
-def here(workshop: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A fresh folder with every file that the documents name; it is the current one."""
-    folder = tmp_path / "here"
-    shutil.copytree(workshop.folder, folder, symlinks=True)
-    monkeypatch.chdir(folder)
-    monkeypatch.syspath_prepend(folder)
-    return folder
 
 
 def test_nothing_in_a_fence_is_left_out() -> None:
