@@ -25,8 +25,8 @@ def teacher(weight: float) -> nn.Module:
     """Class 1 where the pixel is above 0.5."""
     model = nn.Sequential(nn.Flatten(), nn.Linear(1, 2))
     with torch.no_grad():
-        model[1].weight.copy_(torch.tensor([[0.0], [weight]]))
-        model[1].bias.copy_(torch.tensor([0.0, -weight / 2]))
+        model.get_parameter("1.weight").copy_(torch.tensor([[0.0], [weight]]))
+        model.get_parameter("1.bias").copy_(torch.tensor([0.0, -weight / 2]))
     return model
 
 
