@@ -22,7 +22,7 @@ settings.load_profile("repeatable")
 
 
 class Told(Progress):
-    """Keeps what a run says."""
+    """Keeps the messages of a run."""
 
     def __init__(self) -> None:
         self.said: list[str] = []
@@ -32,7 +32,7 @@ class Told(Progress):
 
 
 class Killed(Progress):
-    """Stops a run at its so-manieth step, as a kill would."""
+    """Stops a run at step `at`, as a kill would."""
 
     def __init__(self, at: int) -> None:
         self.left = at
