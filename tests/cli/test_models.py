@@ -105,7 +105,7 @@ def test_inspect_shows_what_a_model_folder_holds(tmp_path: Path) -> None:
     model = lenet()
     with torch.no_grad():
         model.conv1.bias.fill_(0.5)  # type: ignore[union-attr, operator]
-        model.conv2.weight.flatten()[:10] = 0  # type: ignore[union-attr, operator, index]
+        model.conv2.weight.flatten()[:10] = 0  # type: ignore[union-attr, operator]
     folder = pwoa.save_pretrained(Normalised(model, [0.5], [0.25]), tmp_path / "model")
     code, out, err = call("models", "inspect", folder)
     assert (code, err) == (0, "")

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from pwoa.attacks.apgd import apgd_ce, apgd_dlr
 from pwoa.attacks.ball import random_start
-from pwoa.attacks.gradient import margin, pgd
+from pwoa.attacks.gradient import cross_entropy, margin, pgd
 from pwoa.attacks.registry import ATTACKS
 from pwoa.data.images import Data, Images
 from pwoa.errors import InputError
@@ -47,7 +47,8 @@ def curved(seed: int = 0) -> nn.Sequential:
 
 def accuracy_at_worst(model: nn.Sequential, data: Images, radius: float) -> float:
     """In percent, of a linear model with two classes: each pixel where it hurts most, image by image."""
-    weight, bias = model[1].weight.detach(), model[1].bias.detach()
+    layer = cast(nn.Linear, model[1])
+    weight, bias = layer.weight.detach(), layer.bias.detach()
     right = 0
     for x, label in zip(data.pixels.flatten(1), data.labels.tolist(), strict=True):
         lead = weight[label] - weight[1 - label]
@@ -81,9 +82,9 @@ def test_the_scores_are_those_of_attacks_run_one_by_one() -> None:
     x, labels = data.pixels, data.labels
     chained = robustness(model, data, threat, ("cw5", "pgd8", "natural", "pgd4"), seed=3)
     assert list(chained) == ["cw5", "pgd8", "natural", "pgd4"]
-    for name, steps, loss in (("pgd4", 4, {}), ("pgd8", 8, {}), ("cw5", 5, {"loss": margin})):
+    for name, steps, loss in (("pgd4", 4, cross_entropy), ("pgd8", 8, cross_entropy), ("cw5", 5, margin)):
         start = random_start(x, threat, torch.Generator().manual_seed(3))
-        adversarial = pgd(model, x, labels, threat, steps, start=start, **loss)
+        adversarial = pgd(model, x, labels, threat, steps, start=start, loss=loss)
         right = (model(adversarial).argmax(1) == labels) & (model(x).argmax(1) == labels)
         assert chained[name] == pytest.approx(100 * float(right.float().mean()))
         assert robustness(model, data, threat, (name,), seed=3)[name] == chained[name]

@@ -7,6 +7,7 @@ import itertools
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from matplotlib.figure import Figure
@@ -160,11 +161,11 @@ def test_a_security_curve_joins_its_points_from_small_to_large(drawn: list[Figur
     security_curve([8 / 255, 0, 4 / 255], CURVES, "linf", "unused", intervals=intervals)
     (axes,) = drawn[0].axes
     assert [line.get_label() for line in axes.lines] == ["PGD-20", "AutoAttack"]
-    assert [list(line.get_xdata()) for line in axes.lines] == [[0, 4 / 255, 8 / 255]] * 2
-    assert [list(line.get_ydata()) for line in axes.lines] == [[90, 60, 40], [90, 50, 30]]
+    assert [np.asarray(line.get_xdata()).tolist() for line in axes.lines] == [[0, 4 / 255, 8 / 255]] * 2
+    assert [np.asarray(line.get_ydata()).tolist() for line in axes.lines] == [[90, 60, 40], [90, 50, 30]]
     assert all(line.get_marker() not in ("", "None") for line in axes.lines)
     (shade,) = axes.collections
-    corners = {tuple(corner) for corner in shade.get_paths()[0].vertices.tolist()}
+    corners = {tuple(corner) for corner in np.asarray(shade.get_paths()[0].vertices).tolist()}
     assert {(0, 85), (0, 95), (4 / 255, 55), (4 / 255, 65), (8 / 255, 35), (8 / 255, 45)} <= corners
 
 

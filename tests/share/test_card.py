@@ -88,7 +88,7 @@ def test_it_says_whether_the_run_was_example_free(free: bool) -> None:
 
 def test_the_hub_can_read_its_front_matter() -> None:
     card = model_card(ABOUT, RESULT, RECIPE)
-    data = ModelCard(card).data
+    data: Any = ModelCard(card).data
     assert data.library_name == "pwoa"
     assert data.pipeline_tag == "image-classification"
     assert data.datasets == ["uoft-cs/cifar10"]
