@@ -126,7 +126,7 @@ ENDED = "ended by SIGTERM; start the same command again to go on\n"
 
 def test_sigterm_ends_a_run_which_then_resumes(finished: Path, digits: Path, tmp_path: Path) -> None:
     folder = tmp_path / "ended"
-    command: tuple[str | Path, ...] = ("prune", "--data", digits, *QUICK, "--out", folder)
+    command: list[str | Path] = ["prune", "--data", digits, *QUICK, "--out", folder]
     process = start(*command)
     wait_for(folder / "checkpoint" / "state.pt", process)
     process.terminate()

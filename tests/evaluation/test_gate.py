@@ -23,11 +23,11 @@ RECIPE = Recipe().with_settings({"threat.radius": 0.1, "threat.step": 0.001, "te
 
 def teacher(weight: float) -> nn.Module:
     """Class 1 where the pixel is above 0.5."""
-    model = nn.Sequential(nn.Flatten(), nn.Linear(1, 2))
+    layer = nn.Linear(1, 2)
     with torch.no_grad():
-        model.get_parameter("1.weight").copy_(torch.tensor([[0.0], [weight]]))
-        model.get_parameter("1.bias").copy_(torch.tensor([0.0, -weight / 2]))
-    return model
+        layer.weight.copy_(torch.tensor([[0.0], [weight]]))
+        layer.bias.copy_(torch.tensor([0.0, -weight / 2]))
+    return nn.Sequential(nn.Flatten(), layer)
 
 
 def subject(distances: list[float]) -> Subject:

@@ -47,7 +47,8 @@ def curved(seed: int = 0) -> nn.Sequential:
 
 def accuracy_at_worst(model: nn.Sequential, data: Images, radius: float) -> float:
     """In percent, of a linear model with two classes: each pixel where it hurts most, image by image."""
-    weight, bias = model.get_parameter("1.weight").detach(), model.get_parameter("1.bias").detach()
+    layer = cast(nn.Linear, model[1])
+    weight, bias = layer.weight.detach(), layer.bias.detach()
     right = 0
     for x, label in zip(data.pixels.flatten(1), data.labels.tolist(), strict=True):
         lead = weight[label] - weight[1 - label]

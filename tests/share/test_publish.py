@@ -109,7 +109,7 @@ def test_a_network_of_ones_own_is_filled_and_else_asked_for(tmp_path: Path, tiny
 
 
 def test_a_run_is_saved_with_what_was_measured(tmp_path: Path, result: Result, tiny_teacher: nn.Module) -> None:
-    sources: tuple[Result | Path | str | Run, ...] = (result, result.folder, str(result.folder), Run(result.folder))
+    sources: list[Result | Path | str | Run] = [result, result.folder, str(result.folder), Run(result.folder)]
     for number, source in enumerate(sources):
         folder = pwoa.save_pretrained(source, tmp_path / str(number))
         again = pwoa.load_model(folder, architecture=type(tiny_teacher)())
@@ -127,7 +127,7 @@ def test_a_run_is_saved_with_what_was_measured(tmp_path: Path, result: Result, t
 def test_what_is_pruned_in_a_model_without_a_run_is_counted(tmp_path: Path) -> None:
     model = network()
     with torch.no_grad():
-        model.get_parameter("conv2.weight").flatten()[:10] = 0
+        model.conv2.weight.flatten()[:10] = 0  # type: ignore[union-attr, operator]
     layers = {row["layer"]: row for row in config(pwoa.save_pretrained(model, tmp_path))["sparsity"]}
     assert layers["conv2.weight"]["total"] - layers["conv2.weight"]["kept"] == 10
     assert config(pwoa.save_pretrained(network(), tmp_path / "dense"))["sparsity"] is None

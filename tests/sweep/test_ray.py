@@ -33,7 +33,7 @@ def cluster() -> Iterator[tuple[Any, list[Any]]]:
     """A head without room for runs, and its two nodes with room for one each."""
     from ray.cluster_utils import Cluster
 
-    found = Cluster(initialize_head=True, head_node_args={"num_cpus": 0})
+    found: Any = Cluster(initialize_head=True, head_node_args={"num_cpus": 0})
     try:
         yield found, [found.add_node(num_cpus=1) for _ in range(2)]
     finally:
