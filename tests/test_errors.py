@@ -36,7 +36,13 @@ class Listening(Progress):
 
 
 def test_a_run_of_one_epoch_and_one_image(tmp_path: Path, tiny_teacher: nn.Module, tiny_data: Data) -> None:
-    one = {"training.batch": 16, "pretrain.epochs": 1, "evaluation.images": 1, "evaluation.attacks": "natural"}
+    one = {
+        "training.batch": 16,
+        "pretrain.epochs": 1,
+        "evaluation.images": 1,
+        "evaluation.attacks": "natural",
+        "evaluation.checks": False,
+    }
     recipe = Recipe().with_settings({**one, "data.validation": 1, "search.epochs": 1, "finetune.epochs": 1})
     told = Listening()
     pwoa.pretrain(tiny_teacher, tiny_data, method="pgd-at", recipe=recipe, folder=tmp_path / "a", progress=told)

@@ -39,6 +39,7 @@ SETTINGS = (
     "training.checkpoint_seconds=0",
     "data.validation=100",
     "evaluation.images=20",
+    "evaluation.checks=false",
     "evaluation.attacks=natural,pgd2",
 )
 QUICK = ["--recipe", "demo"] + [word for setting in SETTINGS for word in ("--set", setting)]

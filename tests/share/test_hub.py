@@ -278,7 +278,13 @@ def test_a_model_on_the_hub_is_evaluated_and_pruned(hub: StandIn, tmp_path: Path
     done = CliRunner().invoke(app, [*asked, "--out", str(tmp_path / "scores")])
     assert done.exit_code == 0, done.output
     assert json.loads((tmp_path / "scores" / "result.json").read_text())["architecture"] == "lenet@0.02"
-    few = {"search.epochs": 1, "finetune.epochs": 1, "evaluation.images": 20, "evaluation.attacks": "natural"}
+    few = {
+        "search.epochs": 1,
+        "finetune.epochs": 1,
+        "evaluation.images": 20,
+        "evaluation.attacks": "natural",
+        "evaluation.checks": False,
+    }
     teacher = {"teacher.checkpoint": "hf:me/teacher", "teacher.architecture": "auto", "data.validation": 20}
     plan = pwoa.load_recipe("demo").with_settings(few | teacher)
     data = pwoa.load_data("mnist-mini")

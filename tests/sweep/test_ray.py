@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +20,11 @@ QUICK = """
 recipe = "demo"
 [set]
 "search.epochs" = 1
-"training.batch" = 100
+"training.batch" = 25
 "training.checkpoint_seconds" = 0
-"data.validation" = 9800
+"data.validation" = 25
 "evaluation.images" = 20
+"evaluation.checks" = false
 "evaluation.attacks" = ["natural"]
 """
 
@@ -41,15 +42,29 @@ def cluster() -> Iterator[tuple[Any, list[Any]]]:
         found.shutdown()
 
 
-def write(folder: Path, grid: str) -> Path:
-    path = folder / "grid.toml"
-    path.write_text(QUICK + grid)
-    return path
+@pytest.fixture
+def write(tmp_path: Path, digits: Callable[[int, int], Path]) -> Callable[[str], Path]:
+    """Writes a grid of runs on a few images."""
+
+    def to_file(grid: str) -> Path:
+        path = tmp_path / "grid.toml"
+        path.write_text(f'{QUICK}"data.name" = "{digits(100, 40)}"\n{grid}')
+        return path
+
+    return to_file
 
 
+<<<<<<< HEAD
 def test_runs_are_spread_over_the_nodes_and_failures_told(tmp_path: Path, cluster: tuple[Any, list[Any]]) -> None:
     path = write(tmp_path, '"finetune.epochs" = 1\n[grid]\nsparsity.rate = [2, 4, 100000]\n')
     found = sweep(path, tmp_path / "runs", on="ray", address=cluster[0].address)
+=======
+def test_runs_are_spread_over_the_nodes_and_failures_told(
+    tmp_path: Path, cluster: Any, write: Callable[[str], Path]
+) -> None:
+    path = write('"finetune.epochs" = 10\n[grid]\nsparsity.rate = [2, 4, 100000]\n')
+    found = sweep(path, tmp_path / "runs", on="ray", address=cluster.address)
+>>>>>>> 13356fbdadfc03f80ee8f4835c7f5c01bbbe7535
     assert [row["rate"] for row in found.rows] == [1.0, 2.0, 4.0]  # the teacher first
     assert all(row["natural"] > 50 for row in found.rows)
     assert "leaves layer" in found.failed["rate=100000"]
@@ -58,9 +73,17 @@ def test_runs_are_spread_over_the_nodes_and_failures_told(tmp_path: Path, cluste
     assert again.rows == found.rows
 
 
+<<<<<<< HEAD
 def test_a_run_whose_node_is_lost_is_resumed_on_another(tmp_path: Path, cluster: tuple[Any, list[Any]]) -> None:
     path = write(tmp_path, "[grid]\nfinetune.epochs = [4, 5]\n")
     logs = {epochs: tmp_path / "runs" / f"epochs={epochs}.log" for epochs in (4, 5)}
+=======
+def test_a_run_whose_node_is_lost_is_resumed_on_another(
+    tmp_path: Path, cluster: Any, write: Callable[[str], Path]
+) -> None:
+    path = write("[grid]\nfinetune.epochs = [60, 61]\n")
+    logs = {epochs: tmp_path / "runs" / f"epochs={epochs}.log" for epochs in (60, 61)}
+>>>>>>> 13356fbdadfc03f80ee8f4835c7f5c01bbbe7535
 
     def lose_a_node() -> None:
         while not all((log.parent / log.stem / "checkpoint" / "state.pt").exists() for log in logs.values()):

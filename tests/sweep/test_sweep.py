@@ -33,6 +33,7 @@ recipe = "demo"
 "training.batch" = 25
 "data.validation" = 25
 "evaluation.images" = 20
+"evaluation.checks" = false
 "evaluation.attacks" = ["natural", "pgd2"]
 "pretrain.epochs" = 1
 "pretrain.steps" = 1
