@@ -24,19 +24,19 @@ recipe = "demo"
 "training.checkpoint_seconds" = 0
 "data.validation" = 25
 "evaluation.images" = 20
-"evaluation.checks" = false
 "evaluation.attacks" = ["natural"]
 """
 
 
 @pytest.fixture
-def cluster() -> Iterator[tuple[Any, list[Any]]]:
-    """A head without room for runs, and its two nodes with room for one each."""
+def cluster() -> Iterator[Any]:
+    """A head without room for runs, and two nodes with room for one each."""
     from ray.cluster_utils import Cluster
 
     found: Any = Cluster(initialize_head=True, head_node_args={"num_cpus": 0})
     try:
-        yield found, [found.add_node(num_cpus=1) for _ in range(2)]
+        found.nodes = [found.add_node(num_cpus=1) for _ in range(2)]
+        yield found
     finally:
         ray.shutdown()
         found.shutdown()
@@ -54,45 +54,33 @@ def write(tmp_path: Path, digits: Callable[[int, int], Path]) -> Callable[[str],
     return to_file
 
 
-<<<<<<< HEAD
-def test_runs_are_spread_over_the_nodes_and_failures_told(tmp_path: Path, cluster: tuple[Any, list[Any]]) -> None:
-    path = write(tmp_path, '"finetune.epochs" = 1\n[grid]\nsparsity.rate = [2, 4, 100000]\n')
-    found = sweep(path, tmp_path / "runs", on="ray", address=cluster[0].address)
-=======
 def test_runs_are_spread_over_the_nodes_and_failures_told(
     tmp_path: Path, cluster: Any, write: Callable[[str], Path]
 ) -> None:
     path = write('"finetune.epochs" = 10\n[grid]\nsparsity.rate = [2, 4, 100000]\n')
     found = sweep(path, tmp_path / "runs", on="ray", address=cluster.address)
->>>>>>> 13356fbdadfc03f80ee8f4835c7f5c01bbbe7535
     assert [row["rate"] for row in found.rows] == [1.0, 2.0, 4.0]  # the teacher first
     assert all(row["natural"] > 50 for row in found.rows)
     assert "leaves layer" in found.failed["rate=100000"]
     assert "run folder" in (tmp_path / "runs" / "rate=2.log").read_text()
-    again = sweep(path, tmp_path / "runs", on="ray", address=cluster[0].address)
+    again = sweep(path, tmp_path / "runs", on="ray", address=cluster.address)
     assert again.rows == found.rows
 
 
-<<<<<<< HEAD
-def test_a_run_whose_node_is_lost_is_resumed_on_another(tmp_path: Path, cluster: tuple[Any, list[Any]]) -> None:
-    path = write(tmp_path, "[grid]\nfinetune.epochs = [4, 5]\n")
-    logs = {epochs: tmp_path / "runs" / f"epochs={epochs}.log" for epochs in (4, 5)}
-=======
 def test_a_run_whose_node_is_lost_is_resumed_on_another(
     tmp_path: Path, cluster: Any, write: Callable[[str], Path]
 ) -> None:
     path = write("[grid]\nfinetune.epochs = [60, 61]\n")
     logs = {epochs: tmp_path / "runs" / f"epochs={epochs}.log" for epochs in (60, 61)}
->>>>>>> 13356fbdadfc03f80ee8f4835c7f5c01bbbe7535
 
     def lose_a_node() -> None:
         while not all((log.parent / log.stem / "checkpoint" / "state.pt").exists() for log in logs.values()):
             time.sleep(0.05)
-        cluster[0].remove_node(cluster[1][1], allow_graceful=False)
+        cluster.remove_node(cluster.nodes[1], allow_graceful=False)
 
     losing = threading.Thread(target=lose_a_node)
     losing.start()
-    found = sweep(path, tmp_path / "runs", on="ray", address=cluster[0].address, retries=2)
+    found = sweep(path, tmp_path / "runs", on="ray", address=cluster.address, retries=2)
     losing.join(timeout=60)
     assert found.failed == {}
     assert len(found.rows) == 1 + 2
