@@ -67,8 +67,6 @@ def evaluate(
     from pwoa.recipe import numbers, parse_setting
     from pwoa.threat import parse_radii
 
-    if surrogate_arch is not None and surrogate is None:
-        raise InputError("--surrogate-arch goes with --surrogate MODEL")
     changes = dict(map(parse_setting, settings or [])) | given(
         {"threat.radius": radius, "evaluation.precision": precision, "evaluation.checks": checks}
     )
