@@ -65,8 +65,6 @@ def evaluate(
     from pwoa.recipe import numbers, parse_setting
     from pwoa.threat import parse_radii
 
-    if surrogate_arch is not None and surrogate is None:
-        raise InputError("--surrogate-arch goes with --surrogate MODEL")
     options = {
         "threat.radius": radius,
         "evaluation.attacks": attacks,

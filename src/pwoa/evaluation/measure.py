@@ -4,6 +4,7 @@
 anything is pruned, by the same `measure`.
 """
 
+import copy
 import dataclasses
 import json
 import re
@@ -85,6 +86,8 @@ def evaluate(
     for role, network in (("model", model), ("surrogate", surrogate)):
         if not isinstance(network, (nn.Module, str, Path)) and not (network is None and role == "surrogate"):
             raise InputError(f"the {role} must be an nn.Module or the name of a model, not a {type(network).__name__}")
+    if surrogate_architecture is not None and not isinstance(surrogate, (str, Path)):
+        raise InputError("--surrogate-arch goes with --surrogate MODEL (in Python: with the name of one)")
     short = {"attacks": attacks, "radii": radii, "images": images, "batch": batch, "seed": seed}
     short |= {"precision": precision, "checks": checks}
     changes = merge(settings, {f"evaluation.{key}": value for key, value in short.items()})
@@ -99,9 +102,9 @@ def evaluate(
         plan = dataclasses.replace(plan, threat=_usual_threat(loaded, changes))
     progress.close()
     where = choose_device(device)
-    network, other = model, surrogate
-    if not isinstance(network, nn.Module) or mean or std:
-        network = load_model(model, loaded, architecture=architecture, checkpoint=checkpoint, mean=mean, std=std)
+    source = copy.deepcopy(model) if isinstance(model, nn.Module) else model  # loading sets it to eval mode
+    network = load_model(source, loaded, architecture=architecture, checkpoint=checkpoint, mean=mean, std=std)
+    other = surrogate
     if isinstance(other, (str, Path)):
         other = load_model(other, loaded, architecture=surrogate_architecture)
     subject = Subject.of(network, loaded, plan.evaluation.images, where, other)

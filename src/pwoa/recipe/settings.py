@@ -5,7 +5,8 @@ import json
 import math
 import tomllib
 import typing
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from numbers import Integral, Real
 from types import NoneType
 from typing import Any
 
@@ -72,15 +73,15 @@ def replace(target: Any, tree: Mapping[str, Any], where: str, prefix: str) -> An
 
 def _convert(value: Any, kind: Any, path: str, where: str) -> Any:
     """The value as the field's type, or an error that says what was given and what is wanted."""
-    if isinstance(value, int) and abs(value) > LARGEST:
+    if isinstance(value, Integral) and abs(int(value)) > LARGEST:
         raise InputError(f"{where}: {path} is too large; allowed: whole numbers up to {LARGEST}")
     if kind is float and isinstance(value, str):
         try:
             return _number_in(value)
         except (ValueError, ZeroDivisionError):
             pass
-    if kind is float and isinstance(value, int) and not isinstance(value, bool):
-        return float(value)
+    if kind in (float, int) and isinstance(value, Real if kind is float else Integral) and not isinstance(value, bool):
+        return kind(value)
     if typing.get_origin(kind) is tuple:
         return _convert_list(value, typing.get_args(kind)[0], path, where)
     if type(value) is kind:
@@ -92,7 +93,7 @@ def _convert(value: Any, kind: Any, path: str, where: str) -> Any:
 def _convert_list(value: Any, kind: Any, path: str, where: str) -> tuple[Any, ...]:
     """A list, or its items in a text with commas between them."""
     items = [item.strip() for item in value.split(",") if item.strip()] if isinstance(value, str) else value
-    if kind is float and isinstance(items, (list, tuple)):
+    if kind is float and isinstance(items, Iterable):
         return tuple(_convert(item, float, path, where) for item in items)
     if isinstance(items, (list, tuple)) and all(isinstance(item, str) for item in items):
         return tuple(item.strip() for item in items if item.strip())
