@@ -45,6 +45,6 @@ def demo(
 
 
 def _seconds(naive: Result, ours: Result, elapsed: float) -> float:
-    """What the demo took; where finished parts were found, what they took when they were made."""
+    """Return what the demo took; where finished parts were found, what they took when they were made."""
     parts = [run.summary[f"{part}_seconds"] for run in (naive, ours) for part in ("training", "evaluation")]
     return round(float(max(elapsed, sum(parts))), 1)

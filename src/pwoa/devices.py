@@ -12,7 +12,7 @@ _KINDS = ("cpu", "cuda")
 
 
 def choose_device(name: str) -> torch.device:
-    """The named device; `auto` is the GPU if there is one."""
+    """Return the named device; `auto` is the GPU if there is one."""
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
@@ -27,7 +27,7 @@ def choose_device(name: str) -> torch.device:
 
 
 def device_name(device: torch.device) -> str:
-    """The GPU's name, or the CPU's architecture and the number of threads."""
+    """Return the GPU's name, or the CPU's architecture and the number of threads."""
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
     return f"CPU {platform.machine()}, {counted(torch.get_num_threads(), 'thread')}"

@@ -20,12 +20,12 @@ class InputError(ValueError):
 
 
 def first_line(error: Exception) -> str:
-    """What another library's error says, in one line."""
+    """Return what another library's error says, in one line."""
     return next(iter(str(error).splitlines()), type(error).__name__)
 
 
 def did_you_mean(given: str, known: Iterable[str], prefix: str = "") -> str:
-    """The known name nearest to what was given, or all of them, each with the prefix."""
+    """Return the known name nearest to what was given, or all of them, each with the prefix."""
     names = list(known)
     near = difflib.get_close_matches(given.lower(), names, n=1, cutoff=0.5)
     if near:

@@ -95,7 +95,7 @@ def _refusing_assignment() -> Iterator[None]:
 
 
 def _harmless(value: Any) -> bool:
-    """A parameter; or a tensor without values, with which the compiler traces a model."""
+    """Return a parameter; or a tensor without values, with which the compiler traces a model."""
     return isinstance(value, (nn.Parameter, FakeTensor, FunctionalTensor)) or (
         isinstance(value, Tensor) and value.is_meta
     )

@@ -9,22 +9,22 @@ class Progress:
     """The silent one, and the interface of all: tasks of so many units, epochs, and messages."""
 
     def start(self, task: str, total: int, done: int = 0) -> None:
-        """A task begins; the task before it is over."""
+        """Return a task begins; the task before it is over."""
 
     def advance(self, units: int = 1) -> None:
         """So many more units are done."""
 
     def reach(self, task: str, done: int, total: int) -> None:
-        """The task (a new one, if its name is new) has come to `done` of `total` units."""
+        """Return the task (a new one, if its name is new) has come to `done` of `total` units."""
 
     def epoch(self, line: Mapping[str, Any], epochs: int) -> None:
-        """An epoch ended with this line of metrics."""
+        """Return an epoch ended with this line of metrics."""
 
     def say(self, message: str) -> None:
         """Something a person should know."""
 
     def close(self) -> None:
-        """The last task is over."""
+        """Return the last task is over."""
 
 
 class ConsoleProgress(Progress):

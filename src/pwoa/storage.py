@@ -119,7 +119,7 @@ class Folder:
             raise InputError(f"cannot write to {parent}; choose another folder with --out (in Python: folder=)")
 
     def _is_blank(self) -> bool:
-        """Whether there is nothing, or only what a process that was killed while it began leaves behind."""
+        """Tell whether there is nothing, or only what a process that was killed while it began leaves behind."""
         leftovers = {LOCK, *self.marks[:-1], *(f".{name}.part" for name in self.marks)}
         return self.path.is_dir() and {path.name for path in self.path.iterdir()} <= leftovers
 

@@ -156,7 +156,9 @@ def sweep(
     grid: Annotated[Path, typer.Argument(help="A TOML file: recipe, and the tables set and grid.")],
     out: Annotated[Path, typer.Option("--out", help="The folder of the sweep's runs; the same again goes on.")],
     on: Annotated[str, typer.Option("--on", help="local: this machine's devices; ray: a Ray cluster.")] = "local",
-    jobs: Annotated[int, typer.Option(min=0, help="Runs at a time on this machine; 0 is one a GPU, or one.")] = 0,
+    jobs: Annotated[
+        int, typer.Option(min=0, help="Runs at a time on this machine; 0 is one for each GPU, or one.")
+    ] = 0,
     address: Annotated[str | None, typer.Option(help="Where the Ray cluster is, as HOST:6379 or auto.")] = None,
     retries: Annotated[int, typer.Option(min=0, help="How often a run that was killed is started again.")] = 2,
     settings: SetOption = None,

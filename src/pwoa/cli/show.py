@@ -13,7 +13,7 @@ models_app = typer.Typer(help="Architectures that are known, and what is in a ch
 @data_app.command("list")
 @friendly
 def data_list() -> None:
-    """The known data sets, and where they are."""
+    """Return the known data sets, and where they are."""
     from rich.table import Table
 
     from pwoa.data.store import status
@@ -57,7 +57,7 @@ def recipe(
 @models_app.command("list")
 @friendly
 def models_list() -> None:
-    """The known architectures: their parameters, and at how many points hidden activations are taken."""
+    """Return the known architectures: their parameters, and at how many points hidden activations are taken."""
     from rich.table import Table
 
     from pwoa.models.architectures.registry import described
@@ -81,7 +81,7 @@ def models_inspect(
         float | None, typer.Option(help="The part of the weights that the scores of HYDRA or HARP keep; 1 for all.")
     ] = None,
 ) -> None:
-    """What a checkpoint or a folder holds: architecture, normalisation, what does not belong to the network, results.
+    """Show what a checkpoint or a folder holds: architecture, normalisation, what is not of the network, results.
 
     Example: [bold]pwoa models inspect trades.pt[/bold]
     """

@@ -37,7 +37,7 @@ class Difference:
 
 @dataclass(frozen=True)
 class Comparison:
-    """What `compare` found: a row an attack, and what a reader of the rows should know (`notes`)."""
+    """What `compare` found: a row for each attack, and what a reader of the rows should know (`notes`)."""
 
     a: Path
     b: Path
@@ -47,12 +47,12 @@ class Comparison:
     right: Mapping[str, tuple[Tensor, Tensor]] = field(repr=False, compare=False)
 
     def only_a(self, attack: str) -> list[int]:
-        """Which images, by their place among the images, only A gets right under an attack."""
+        """Return which images, by their place among the images, only A gets right under an attack."""
         a, b = self._right(attack)
         return _only(a, b)
 
     def only_b(self, attack: str) -> list[int]:
-        """Which images, by their place among the images, only B gets right under an attack."""
+        """Return which images, by their place among the images, only B gets right under an attack."""
         a, b = self._right(attack)
         return _only(b, a)
 
@@ -79,7 +79,7 @@ def compare(a: str | Path, b: str | Path) -> Comparison:
 
 
 def mcnemar(only_a: int, only_b: int) -> float:
-    """The exact two-sided p-value of McNemar's test: are A and B right equally often?
+    """Return the exact two-sided p-value of McNemar's test: are A and B right equally often?
 
     If they are, of the images that only one gets right each is A's with probability 1/2. The p-value is twice
     the smaller tail of that binomial, at most 1. Counted in whole numbers, so it is right however small.
@@ -104,7 +104,7 @@ def _read(folder: str | Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
 
 
 def _same_images(*sides: tuple[str | Path, Mapping[str, Tensor], Mapping[str, Any]]) -> int:
-    """How many images; an error unless both sides have the same ones."""
+    """Return how many images; an error unless both sides have the same ones."""
     for folder, _, about in sides:
         if not about.get("data"):
             raise InputError(f"{folder} does not say which data it was measured on; evaluate the model again")

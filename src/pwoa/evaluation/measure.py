@@ -118,7 +118,11 @@ def evaluate(
         place = Path("runs") / "evaluate" / f"{label or 'model'}-{zlib.crc32(asked.encode()):08x}"
     if place is not None:
         progress.say(f"evaluation folder: {place}")
-    scores = measure(subject, evaluation, threat or plan.threat, folder=place, name=label, progress=progress)
+    try:
+        scores = measure(subject, evaluation, threat or plan.threat, folder=place, name=label, progress=progress)
+    except KeyboardInterrupt:
+        progress.say(f"stopped; the same command, with the folder {place}, resumes" if place else "stopped")
+        raise
     return dataclasses.replace(scores, folder=place)
 
 
@@ -193,10 +197,6 @@ def measure(
                 progress.start("checking for signs of a weak attack", 1)
                 findings = _findings(subject, scores, evaluation.seed, progress)
                 scores = dataclasses.replace(scores, findings=tuple(findings))
-        except KeyboardInterrupt:
-            progress.close()
-            progress.say(f"stopped; the same command, with the folder {place.path}, resumes" if place else "stopped")
-            raise
         finally:
             progress.close()
         if place is not None:

@@ -158,7 +158,7 @@ def _length(right: Mapping[str, Tensor]) -> int:
     lengths = {len(verdicts) for verdicts in right.values()}
     if len(lengths) != 1 or any(verdicts.dtype != torch.bool for verdicts in right.values()):
         found = ", ".join(f"{name}: {len(verdicts)} {verdicts.dtype}" for name, verdicts in right.items())
-        raise InputError(f"verdicts must be bool tensors of one length, one an attack; found {found or 'none'}")
+        raise InputError(f"verdicts must be bool tensors of one length, one for each attack; found {found or 'none'}")
     return lengths.pop()
 
 

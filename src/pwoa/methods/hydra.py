@@ -41,7 +41,7 @@ class Hydra(PruningMethod):
 
     @classmethod
     def hints(cls, recipe: Recipe) -> list[str]:
-        """Scores instead of weights are trained, with learning rates for SGD."""
+        """Warn that scores, which are trained instead of weights, have learning rates for SGD."""
         name, preset = cls.name, f"{recipe.data.name}-{cls.name}"
         if recipe.training.optimizer == "adam":
             return [f"the scores of {name} are meant for SGD; the presets mnist-{name} and cifar10-{name} have it"]
@@ -109,7 +109,7 @@ class Scoring(Stage):
         return self.masks()
 
     def _mask_gradient(self, name: str, gradient: Tensor | None) -> Tensor:
-        """∂L/∂M = w ∂L/∂(w ∘ M); 0 for a layer that the forward pass does not use."""
+        """Return ∂L/∂M = w ∂L/∂(w ∘ M); 0 for a layer that the forward pass does not use."""
         dense = self._dense[name]
         return torch.zeros_like(dense) if gradient is None else gradient * dense
 

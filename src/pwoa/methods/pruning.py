@@ -91,7 +91,7 @@ def teacher_logits(
 
 
 def _table(logits: LogitModel, material: Material) -> Callable[[Batch], Tensor]:
-    """What the teacher says of each training image, computed when it is first asked for, in float32."""
+    """Return what the teacher says of each training image, computed when it is first asked for, in float32."""
     table: list[Tensor] = []
 
     @torch.no_grad()

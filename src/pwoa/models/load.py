@@ -50,8 +50,8 @@ def load_model(
     architecture: of a checkpoint, a registered name, or None or `auto` for the one the file is of. For a network of
     your own, also in a run or a model folder: `file.py:Net`, `module:function`, or a fresh network, which is filled.
     checkpoint: the weights for what `file.py:Net` makes; every tensor must fit.
-    mean, std: how the images are normalised, a number a channel, if that was done outside the network; a normalisation
-    in the file is found. Either way the model takes images in [0, 1] and is a `Normalised`.
+    mean, std: how the images are normalised, a number for each channel, if that was done outside the network; a
+    normalisation in the file is found. Either way the model takes images in [0, 1] and is a `Normalised`.
     kept: for a file with HYDRA's or HARP's scores, the part of the weights they keep; 1 for a dense network.
     revision: a branch, tag or commit on the hub.
     """

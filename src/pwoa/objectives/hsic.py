@@ -35,7 +35,7 @@ class Bottleneck(NamedTuple):
 def bottleneck(
     x: Tensor, labels: Tensor, hidden: Sequence[Tensor], normalised: bool = True, group: int = GROUP
 ) -> Bottleneck:
-    """The dependence of each hidden activation on the input and on the label.
+    """Return the dependence of each hidden activation on the input and on the label.
 
     A batch of more than `group` images (128 is the published batch) is taken in groups of that size and averaged
     over them, so that the value and its weight λ do not depend on the batch size; images left over do not count.
@@ -44,7 +44,7 @@ def bottleneck(
     groups = len(x) // size
 
     def grouped(value: Tensor) -> Tensor:
-        """[groups, size, d], with the d values of an image in the order in which they lie in memory."""
+        """Return [groups, size, d], with the d values of an image in the order in which they lie in memory."""
         if value.dim() == 4 and value.is_contiguous(memory_format=torch.channels_last):
             value = value.permute(0, 2, 3, 1)
         if len(value) > groups * size:
@@ -62,7 +62,7 @@ def bottleneck(
 
 
 def gaussian(layers: Sequence[Tensor]) -> Tensor:
-    """K − 1 for K_ij = exp(−‖z_i − z_j‖² / (2σ²)), σ = 5√d: [L, groups, n, n] of L layers [groups, n, d]."""
+    """Return K − 1 for K_ij = exp(−‖z_i − z_j‖² / (2σ²)), σ = 5√d: [L, groups, n, n] of L layers [groups, n, d]."""
     squared: Tensor = _Distances.apply(*layers)  # type: ignore[no-untyped-call]
     sizes = tuple(z.shape[-1] for z in layers)
     return torch.expm1(squared.clamp_min(0) * _exponents(sizes, squared.device, squared.dtype))
@@ -70,7 +70,7 @@ def gaussian(layers: Sequence[Tensor]) -> Tensor:
 
 @functools.cache
 def _exponents(sizes: tuple[int, ...], device: torch.device, dtype: torch.dtype) -> Tensor:
-    """−1 / (2σ²) for layers of so many values; kept, since a CUDA graph cannot take numbers from the host."""
+    """Return −1 / (2σ²) for layers of so many values; kept, since a CUDA graph cannot take numbers from the host."""
     values = [-1 / (2 * SIGMA**2 * size) for size in sizes]
     return torch.tensor(values, device=device, dtype=dtype).view(-1, 1, 1, 1)
 
@@ -104,7 +104,7 @@ class _Distances(torch.autograd.Function):
 
 
 def _products(z: Tensor) -> Tensor:
-    """⟨z_i, z_j⟩ within each group."""
+    """Return ⟨z_i, z_j⟩ within each group."""
     if z.dtype == torch.bfloat16 and z.is_cuda:
         return torch.bmm(z, z.mT, out_dtype=torch.float32)
     z = z if z.dtype == torch.float64 else z.float()
@@ -113,25 +113,25 @@ def _products(z: Tensor) -> Tensor:
 
 
 def _combined(z: Tensor, high: Tensor, low: Tensor) -> Tensor:
-    """(high + low) z, all in bfloat16. Of activations of low rank, as late layers have, most of the sum cancels; for
-    the largest, which are the first layers', `high` is enough."""
+    """Return (high + low) z, all in bfloat16. Of activations of low rank, as late layers have, most of the sum cancels;
+    for the largest, which are the first layers', `high` is enough."""
     return high @ z if z.shape[-1] > LARGE else torch.baddbmm(high @ z, low, z)
 
 
 def same(labels: Tensor) -> Tensor:
-    """The linear kernel ⟨y_i, y_j⟩ of one-hot labels: whether they are equal."""
+    """Return the linear kernel ⟨y_i, y_j⟩ of one-hot labels: whether they are equal."""
     return labels.unsqueeze(-1) == labels.unsqueeze(-2)
 
 
 def centre(kernel: Tensor) -> Tensor:
-    """HKH with H = I − 11ᵀ/n."""
+    """Return HKH with H = I − 11ᵀ/n."""
     rows = kernel.mean(-1, keepdim=True)
     columns = kernel.mean(-2, keepdim=True)
     return kernel - rows - columns + rows.mean(-2, keepdim=True)
 
 
 def normalise(centred: Tensor) -> Tensor:
-    """R = K̃ (K̃ + εn I)⁻¹ = I − εn A⁻¹ with A = K̃ + εn I.
+    """Return R = K̃ (K̃ + εn I)⁻¹ = I − εn A⁻¹ with A = K̃ + εn I.
 
     The inverse P is found without a graph; 2P − PAP equals it (a Newton step from P, which also takes off most
     of its rounding error) and has its derivative −P dA P, so that the backward pass is two products.
@@ -147,7 +147,7 @@ def normalise(centred: Tensor) -> Tensor:
 
 
 def _inverse(positive: Tensor) -> Tensor:
-    """The inverses of symmetric positive definite matrices [..., n, n], by Cholesky.
+    """Return the inverses of symmetric positive definite matrices [..., n, n], by Cholesky.
 
     On a GPU torch.linalg.inv waits for the result, takes five times as long, and cannot be a part of a CUDA graph.
     """

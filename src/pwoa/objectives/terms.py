@@ -5,12 +5,12 @@ from torch.nn import functional as F
 
 
 def classification(logits: Tensor, labels: Tensor) -> Tensor:
-    """The mean cross-entropy with the labels."""
+    """Return the mean cross-entropy with the labels."""
     return F.cross_entropy(logits, labels)
 
 
 def distillation(student: Tensor, teacher: Tensor, temperature: float) -> Tensor:
-    """τ² E_X[KL(h^τ(X), T^τ(X))]: the mean over images of the divergence summed over classes.
+    """Return τ² E_X[KL(h^τ(X), T^τ(X))]: the mean over images of the divergence summed over classes.
 
     At τ = 30 this is close to ‖centred difference of logits‖² / (2 · classes), in either direction of KL.
     """

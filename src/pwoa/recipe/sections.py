@@ -42,8 +42,8 @@ class DataRecipe:
 class TeacherRecipe:
     """Where the robust model comes from, and how robust it must be (percent, short PGD) to be worth pruning.
 
-    `mean` and `std` say how its images are normalised, a number a channel as in "0.49,0.48,0.45", if that is done
-    neither in the network nor in its file.
+    `mean` and `std` say how its images are normalised, a number for each channel as in "0.49,0.48,0.45", if that is
+    done neither in the network nor in its file.
     """
 
     architecture: str = "lenet"

@@ -19,7 +19,7 @@ LARGEST = 2**63 - 1
 
 
 def numbers(text: str, name: str) -> tuple[float, ...]:
-    """The numbers in a text such as `0.49,0.48,0.45` or `125/255`; none in an empty one."""
+    """Return the numbers in a text such as `0.49,0.48,0.45` or `125/255`; none in an empty one."""
     try:
         return tuple(_number_in(part) for part in text.split(",")) if text.strip() else ()
     except (ValueError, ZeroDivisionError):
@@ -50,7 +50,7 @@ def merge(settings: Mapping[str, Any] | None, given: Mapping[str, Any]) -> dict[
 
 
 def replace(target: Any, tree: Mapping[str, Any], where: str, prefix: str) -> Any:
-    """A copy of a (section of a) recipe with the values of `tree`, each checked."""
+    """Return a copy of a (section of a) recipe with the values of `tree`, each checked."""
     fields = {f.name: f for f in dataclasses.fields(target) if f.name != OWN}
     types = typing.get_type_hints(type(target))
     changes = {}
@@ -72,7 +72,7 @@ def replace(target: Any, tree: Mapping[str, Any], where: str, prefix: str) -> An
 
 
 def _convert(value: Any, kind: Any, path: str, where: str) -> Any:
-    """The value as the field's type, or an error that says what was given and what is wanted."""
+    """Return the value as the field's type, or an error that says what was given and what is wanted."""
     if isinstance(value, Integral) and abs(int(value)) > LARGEST:
         raise InputError(f"{where}: {path} is too large; allowed: whole numbers up to {LARGEST}")
     if kind is float and isinstance(value, str):
@@ -91,7 +91,7 @@ def _convert(value: Any, kind: Any, path: str, where: str) -> Any:
 
 
 def _convert_list(value: Any, kind: Any, path: str, where: str) -> tuple[Any, ...]:
-    """A list, or its items in a text with commas between them."""
+    """Return a list, or its items in a text with commas between them."""
     items = [item.strip() for item in value.split(",") if item.strip()] if isinstance(value, str) else value
     if kind is float and isinstance(items, Iterable):
         return tuple(_convert(item, float, path, where) for item in items)

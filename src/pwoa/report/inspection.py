@@ -32,7 +32,7 @@ def inspect(name: str | Path, kept: float | None = None) -> tuple[Rows, tuple[st
 
 
 def inspection_rows(found: Inspection) -> Rows:
-    """What is in a checkpoint file."""
+    """Return what is in a checkpoint file."""
     known = found.architecture is not None
     normalisation = "none in the file; if it was done outside the network, give --mean and --std"
     if found.normalisation is not None:
@@ -54,7 +54,7 @@ def inspection_rows(found: Inspection) -> Rows:
 
 
 def _run_rows(run: Run) -> Rows:
-    """How far a run has come, and what it is."""
+    """Tell how far a run has come, and what it is."""
     recipe = recorded_recipe(run.path)
     state = f"not finished ({counted(len(run.metrics()), 'epoch')} done); the same command resumes it"
     rows = [
@@ -72,7 +72,7 @@ def _run_rows(run: Run) -> Rows:
 
 
 def _card_rows(card: Path) -> Rows:
-    """What the card of a model folder says was measured."""
+    """Return what the card of a model folder says was measured."""
     text = card.read_text(encoding="utf-8", errors="replace") if card.is_file() else ""
     images, accuracy = recorded(text)
     if not accuracy:
@@ -82,7 +82,7 @@ def _card_rows(card: Path) -> Rows:
 
 
 def _model_rows(held: Held) -> Rows:
-    """The model of a folder, of which more is known than of a file."""
+    """Return the model of a folder, of which more is known than of a file."""
     about, width = held.about, held.about.get("width", 1)
     numbers = sum(value.numel() for value in held.tensors.values())
     rows = [

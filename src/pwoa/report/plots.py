@@ -66,7 +66,7 @@ def security_curve(
 
 
 def _figure(title: str, panels: int = 1, what: str = "accuracy, %") -> tuple[Any, list[Any]]:
-    """A figure in the look of all, and the axes of its panels, side by side; what: the values they have in common."""
+    """Make a figure in the common look, and the axes of its panels, side by side; what: the values they share."""
     try:
         from matplotlib.figure import Figure
     except ImportError:
@@ -92,12 +92,12 @@ def _check_curves(
 
 
 def _labels(radii: Sequence[float], norm: str) -> tuple[list[float], list[str]]:
-    """Which of the sorted radii get a label, so that labels do not touch, and what it is."""
+    """Return which of the sorted radii get a label, so that labels do not touch, and what it is."""
     whole = norm == "linf" and all(math.isclose(255 * radius, round(255 * radius), abs_tol=1e-5) for radius in radii)
     labels = [f"{255 * radius:.0f}/255" if whole and radius else f"{radius:.4g}" for radius in radii]
-    apart = (radii[-1] - radii[0]) * (max(map(len, labels)) + 1) / _LETTERS
+    distance = (radii[-1] - radii[0]) * (max(map(len, labels)) + 1) / _LETTERS
     shown = [0]
     for place, radius in enumerate(radii):
-        if radius - radii[shown[-1]] > apart:
+        if radius - radii[shown[-1]] > distance:
             shown.append(place)
     return [radii[place] for place in shown], [labels[place] for place in shown]

@@ -116,7 +116,7 @@ def comparison_table(comparison: Comparison) -> Table:
 
 
 def _table(title: str, numbers: Sequence[str], first: str = "") -> Table:
-    """A table of numbers, with names in the first column."""
+    """Return a table of numbers, with names in the first column."""
     table = Table(title=title or None, title_justify="left", title_style="bold", caption_justify="left")
     table.add_column(first)
     for name in numbers:
@@ -125,7 +125,7 @@ def _table(title: str, numbers: Sequence[str], first: str = "") -> Table:
 
 
 def _accuracy(right: int, n: int) -> tuple[str, str]:
-    """The cells of an accuracy: percent, and the 95 % interval."""
+    """Return the cells of an accuracy: percent, and the 95 % interval."""
     low, high = wilson(right, n)
     return f"{100 * right / n:.2f}", f"{low:.2f} to {high:.2f}"
 

@@ -40,7 +40,7 @@ _CITATION = """## Citation
 
 
 def model_card(about: Mapping[str, Any], result: Mapping[str, Any] | None = None, recipe: Recipe | None = None) -> str:
-    """The card of a model: what config.json says of it and, if it is of a run, the run's result and recipe."""
+    """Return the card of a model: what config.json says of it and, if it is of a run, the run's result and recipe."""
     recipe = recipe and without_places(recipe)
     title = _title(about, result, recipe)
     blocks = [_front_matter(title, result, recipe), f"# {title}", _use(about)]
@@ -56,12 +56,12 @@ def model_card(about: Mapping[str, Any], result: Mapping[str, Any] | None = None
 
 
 def addressed(card: str, name: str) -> str:
-    """The card of a folder as it is on the hub: the model is loaded from there."""
+    """Return the card of a folder as it is on the hub: the model is loaded from there."""
     return card.replace(HERE, f"load_model({json.dumps(PREFIX + name)}")
 
 
 def recorded(card: str) -> tuple[str, dict[str, float]]:
-    """What a card's front matter says was measured: on how many images, and the accuracy in percent by attack.
+    """Return what a card's front matter says was measured: on how many images, and the accuracy in percent by attack.
 
     Nothing, if nothing was, or if it is not written as `model_card` does.
     """
@@ -76,7 +76,7 @@ def recorded(card: str) -> tuple[str, dict[str, float]]:
 
 
 def without_places(recipe: Recipe) -> Recipe:
-    """The recipe without the folders in which its files were, which are nobody else's business."""
+    """Return the recipe without the folders in which its files were, which are nobody else's business."""
     return recipe.with_settings(
         {
             "data.name": PurePath(recipe.data.name).name,
@@ -89,7 +89,7 @@ def without_places(recipe: Recipe) -> Recipe:
 
 
 def without_place(architecture: str) -> str:
-    """The name of an architecture; of one from a Python file, without the file's folder."""
+    """Return the name of an architecture; of one from a Python file, without the file's folder."""
     source, colon, name = architecture.rpartition(":")
     return PurePath(source).name + colon + name
 
@@ -107,7 +107,7 @@ def _title(about: Mapping[str, Any], result: Mapping[str, Any] | None, recipe: R
 
 
 def _front_matter(title: str, result: Mapping[str, Any] | None, recipe: Recipe | None) -> str:
-    """YAML, each value written as JSON, which is YAML too."""
+    """Write YAML, each value as JSON, which is YAML too."""
     about: dict[str, Any] = {
         "library_name": "pwoa",
         "pipeline_tag": "image-classification",

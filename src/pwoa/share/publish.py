@@ -77,7 +77,7 @@ def push_to_hub(
 
 
 def card_of(model_or_run: Source) -> str:
-    """The model card that `save_pretrained` would write."""
+    """Return the model card that `save_pretrained` would write."""
     return _shared(model_or_run).card
 
 
@@ -91,7 +91,7 @@ class _Shared:
 
 
 def _written(source: Source) -> Path | None:
-    """The folder itself, whole and sound, if it is one that `save_pretrained` wrote."""
+    """Return the folder itself, whole and sound, if it is one that `save_pretrained` wrote."""
     if not isinstance(source, (str, Path)) or not (Path(source) / CONFIG).is_file():
         return None
     read_folder(Path(source), str(source))
@@ -119,7 +119,7 @@ def _of_model(model: nn.Module) -> _Shared:
 
 
 def _sparsity(model: nn.Module) -> list[dict[str, Any]] | None:
-    """How many weights of each layer are left, if any of them are pruned."""
+    """Return how many weights of each layer are left, if any of them are pruned."""
     try:
         rows = count(model)
     except InputError:  # nothing there that could be pruned

@@ -74,7 +74,7 @@ def lamp(weights: Mapping[str, Tensor], rate: float) -> dict[str, int]:
 
 
 def _lamp_scores(weight: Tensor) -> Tensor:
-    """The scores of a layer, the largest first, in double precision: sums are over millions.
+    """Return the scores of a layer, the largest first, in double precision: sums are over millions.
 
     Weights that are 0 are behind all others, and those of all layers in turn, for a budget that needs them.
     """

@@ -41,7 +41,7 @@ __all__ = ["ROWS", "Point", "Swept", "Task", "epochs_of", "expand", "row_of", "s
 ROWS = "rows.json"
 
 Launch = Callable[[Sequence[Task], Callable[[Task, str | None], None]], None]
-"""Carries out all tasks; told of each that has ended, and why it failed if it did."""
+"""Carries out all tasks, and calls back with each that has ended, and why it failed if it did."""
 
 
 @dataclass(frozen=True)
@@ -69,9 +69,9 @@ def sweep(
     A row has the run's name, its label in the table, which is the same for all seeds, and the values of the grid under
     their keys, None where they make no difference to it. Teachers come first, as the runs measured them, once a seed.
     settings: as `section.key=value`, for all runs, on top of the file's table set.
-    on: "local", the devices of this machine, `jobs` runs at a time (0: one a GPU, or one); or "ray", the cluster at
-    `address` (None: the one of this machine, or a new one on it), a task for each run. A run whose process or node is
-    lost is started again up to `retries` times; one that fails is left out. A folder has one sweep at a time.
+    on: "local", the devices of this machine, `jobs` runs at a time (0: one for each GPU, or one); or "ray", the cluster
+    at `address` (None: the one of this machine, or a new one on it), a task for each run. A run whose process or node
+    is lost is started again up to `retries` times; one that fails is left out. A folder has one sweep at a time.
     """
     progress = progress or Progress()
     points, place = expand(path, settings), SweepFolder(Path(folder).absolute())
@@ -100,7 +100,9 @@ class SweepFolder(Folder):
 def _sweep(points: Sequence[Point], folder: Path, launch: Launch, progress: Progress) -> Swept:
     left = [point for point in points if not _finished(folder / point.name, point)]
     before = len(points) - len(left)
-    progress.say(f"{counted(len(points), 'run')}, {before} finished before; sweep folder, with a log a run: {folder}")
+    progress.say(
+        f"{counted(len(points), 'run')}, {before} finished before; sweep folder, with a log for each run: {folder}"
+    )
     for hint in dict.fromkeys(hint for point in left for hint in find_method(point.recipe.method).hints(point.recipe)):
         progress.say(f"note: {hint}")
     progress.start("sweep", len(left))
@@ -190,7 +192,7 @@ def _task(point: Point, folder: Path) -> Task:
 
 
 def _accuracies_text(folder: Path) -> str:
-    """The accuracies of a run that has ended, for a line of progress."""
+    """Return the accuracies of a run that has ended, for a line of progress."""
     try:
         row, _, attacks = _outcome(folder)
     except InputError:
@@ -199,7 +201,7 @@ def _accuracies_text(folder: Path) -> str:
 
 
 def _outcome(folder: Path) -> tuple[dict[str, Any], dict[str, Any], list[str]]:
-    """The row of a run that has ended, that of its teacher if there is one, and the attacks it measured."""
+    """Return the row of a run that has ended, that of its teacher if there is one, and the attacks it measured."""
     recipe = recorded_recipe(folder)
     try:
         result = json.loads((folder / RESULT).read_text(encoding="utf-8"))

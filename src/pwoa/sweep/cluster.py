@@ -15,7 +15,7 @@ from pwoa.sweep.local import Task
 def run_on_ray(
     tasks: Sequence[Task], ended: Callable[[Task, str | None], None], address: str | None = None, retries: int = 0
 ) -> None:
-    """Carry out all tasks on the cluster at an address; `ended` is told each task's failure, or None.
+    """Carry out all tasks on the cluster at an address; `ended` gets each task and its failure, or None.
 
     Each has one CPU, and one GPU where the cluster has any. A task whose node or process is lost is started again up
     to `retries` times, and resumes its run: all nodes must see this folder and those that the tasks name.

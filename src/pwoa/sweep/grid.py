@@ -116,7 +116,7 @@ def _is_for_pruning(recipe: Any) -> bool:
 
 
 def _for_training(base: Recipe, data: str) -> Recipe:
-    """A preset for pruning says how to prune; a network of the same data is trained as a teacher is."""
+    """Return a preset for pruning says how to prune; a network of the same data is trained as a teacher is."""
     teacher = teacher_recipe_for(data)
     return base if teacher is None else dataclasses.replace(base, training=teacher.training, pretrain=teacher.pretrain)
 
@@ -188,7 +188,7 @@ class _Nothing:
 
 
 def _check_table(key: str, table: Mapping[str, Any], path: str | Path) -> None:
-    """A table among the values of an axis is of settings of one section."""
+    """Return a table among the values of an axis is of settings of one section."""
     sections = {*(setting.partition(".")[0] for setting in flat(Recipe()) if "." in setting), *METHODS}
     if key not in sections:
         raise InputError(f"{path}: grid.{key} has a table among its values; only a section of the recipe can")
@@ -208,13 +208,13 @@ def _check_twice(grid: Mapping[str, Sequence[Any]], fixed: Sequence[str], path: 
 
 
 def _names(keys: Sequence[str]) -> dict[str, str]:
-    """The last word of each axis; the whole key where another axis has the same."""
+    """Return the last word of each axis; the whole key where another axis has the same."""
     last = [key.rpartition(".")[2] for key in keys]
     return {key: word if last.count(word) == 1 else key for key, word in zip(keys, last, strict=True)}
 
 
 def _texts(key: str, values: Sequence[Any]) -> list[str]:
-    """The values of an axis as texts; of paths, if they have no labels, the shortest ends that tell them apart."""
+    """Write the values of an axis as texts; of paths without labels, the shortest ends that tell them apart."""
     whole = [_whole(value) for value in values]
     if key.rpartition(".")[2] not in _PATHS or any(isinstance(value, Mapping) and _LABEL in value for value in values):
         return whole
@@ -226,7 +226,7 @@ def _texts(key: str, values: Sequence[Any]) -> list[str]:
 
 
 def _whole(value: Any) -> str:
-    """A value as text; of a table its label, or else all of its values."""
+    """Return a value as text; of a table its label, or else all of its values."""
     if not isinstance(value, Mapping):
         return str(value)
     return str(value.get(_LABEL, "/".join(map(str, value.values())) or "unchanged"))
@@ -254,7 +254,7 @@ def _read(path: str | Path) -> dict[str, Any]:
 
 
 def _flat(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Settings as `section.key`, whether they were written so or as tables."""
+    """Return settings as `section.key`, whether they were written so or as tables."""
     found: dict[str, Any] = {}
     for key, value in tree.items():
         found |= _flat(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {prefix + key: value}

@@ -44,7 +44,7 @@ class Task:
 
 
 def run_here(tasks: Sequence[Task], ended: Callable[[Task, str | None], None], jobs: int = 0, retries: int = 0) -> None:
-    """Carry out all tasks, `jobs` at a time (0: one a GPU, or one); `ended` is told each task's failure, or None.
+    """Carry out all tasks, `jobs` at a time (0: one for each GPU, or one); `ended` gets each task's failure, or None.
 
     A process that is killed is started again up to `retries` times. Ctrl-C, SIGTERM and SIGHUP stop them all, to be
     resumed; what does not stop in time, or by a second Ctrl-C, is killed. When this process is killed, they end by
@@ -121,7 +121,7 @@ def run_here(tasks: Sequence[Task], ended: Callable[[Task, str | None], None], j
 
 @contextmanager
 def _answering(handler: Callable[[int, object], None]) -> Iterator[None]:
-    """Inside, the handler answers what asks this process to stop, but for what it ignores (SIGHUP under nohup)."""
+    """Let the handler answer what asks this process to stop, but for what it ignores (SIGHUP under nohup)."""
     names = ("SIGINT", "SIGTERM", "SIGHUP") if current_thread() is main_thread() else ()
     numbers = [getattr(signal, name) for name in names if hasattr(signal, name)]
     before = {number: signal.getsignal(number) for number in numbers}
@@ -136,7 +136,7 @@ def _answering(handler: Callable[[int, object], None]) -> Iterator[None]:
 
 
 def environments(jobs: int) -> list[dict[str, str]]:
-    """What each of the runs at a time has in its environment: the one GPU it sees, or its share of the cores."""
+    """Return what each of the runs at a time has in its environment: the one GPU it sees, or its share of the cores."""
     gpus = torch.cuda.device_count()
     if not gpus:
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

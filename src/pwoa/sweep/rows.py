@@ -16,7 +16,7 @@ TEACHER = "teacher"
 
 
 def row_of(recipe: Recipe, result: Mapping[str, Any]) -> dict[str, Any]:
-    """What a run's recipe and result.json say, as published tables are built from it; None where not measured.
+    """Return what a run's recipe and result.json say, as published tables are built from it; None where not measured.
 
     A Lite network has no teacher, and all of its training examples are adversarial; its row has its size.
     """
@@ -40,7 +40,7 @@ def row_of(recipe: Recipe, result: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def teacher_row(recipe: Recipe, result: Mapping[str, Any]) -> dict[str, Any]:
-    """The row of the dense network that a run pruned, as the run measured it."""
+    """Return the row of the dense network that a run pruned, as the run measured it."""
     dense = row_of(recipe, {**result, "pruned": result["teacher"], "training_seconds": 0.0})
     return {**dense, "method": TEACHER, "rate": 1.0, "mix": 0.0, "epochs": "0"}
 
@@ -51,7 +51,7 @@ def epochs_of(recipe: Recipe) -> str:
 
 
 def accuracies(result: Mapping[str, Any]) -> dict[str, float]:
-    """The accuracy by attack of the network that a run ended with."""
+    """Return the accuracy by attack of the network that a run ended with."""
     return {**result["pruned" if "pruned" in result else "accuracy"]}
 
 

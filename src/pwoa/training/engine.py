@@ -196,7 +196,7 @@ class Engine:
 
 
 def _buffers(model: nn.Module) -> list[Tensor]:
-    """What a model learns besides weights: running statistics."""
+    """Return what a model learns besides weights: running statistics."""
     return [buffer for buffer in model.buffers() if buffer.is_floating_point()]
 
 

@@ -23,7 +23,7 @@ PROGRAMS = 256
 
 
 def choose_mode(mode: str, device: torch.device) -> str:
-    """The named mode; `auto` is `fast` on a GPU with bfloat16 for which code can be generated, else `exact`."""
+    """Return the named mode; `auto` is `fast` on a GPU with bfloat16 for which code can be generated, else `exact`."""
     if mode != "auto":
         return mode
     if device.type != "cuda" or torch.cuda.get_device_capability(device) < (8, 0):
@@ -63,7 +63,7 @@ def compiled(model: nn.Module) -> Iterator[None]:
 
 
 def _parts(model: nn.Module) -> Iterator[nn.Module]:
-    """What is compiled on its own: blocks, and normalisation between them; or whole networks."""
+    """Return what is compiled on its own: blocks, and normalisation between them; or whole networks."""
     for network in model.values() if isinstance(model, nn.ModuleDict) else [model]:
         named = (getattr(module, "block", None) for module in network.modules())
         kinds = tuple({kind for kind in named if isinstance(kind, type)})
@@ -114,7 +114,7 @@ class Replayed:
             action(values)
 
     def _recorded(self, action: Callable[[Tensor], None], example: Tensor, constants: object) -> bool:
-        """Whether there is a graph with these constants, now; there is none where memory does not suffice."""
+        """Tell whether there is a graph with these constants, now; there is none where memory does not suffice."""
         if self._graph is not None and constants == self._built_in:
             return True
         try:

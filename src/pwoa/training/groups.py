@@ -28,7 +28,7 @@ class Plan:
     parts: int = 1
 
     def momentum(self, momentum: float) -> float:
-        """What the running statistics take of this part's mean, for all parts to weigh the same in the end.
+        """Return what the running statistics take of this part's mean, for all parts to weigh the same in the end.
 
         After parts 0 … k − 1 with weights aᵢ = (m/k) / (1 − (k − 1 − i) m/k) the old value has kept 1 − m, and
         each part has m/k.
@@ -63,7 +63,7 @@ def grouped(model: nn.Module, plan: Plan) -> Iterator[None]:
 
 
 def layers_with_statistics(model: nn.Module) -> list[nn.BatchNorm1d | nn.BatchNorm2d]:
-    """The batch normalisation layers that keep running statistics."""
+    """Return the batch normalisation layers that keep running statistics."""
     kinds = (nn.BatchNorm1d, nn.BatchNorm2d)
     return [each for each in model.modules() if isinstance(each, kinds) and each.num_batches_tracked is not None]
 

@@ -38,12 +38,12 @@ class Processes:
         return self.rank == 0
 
     def share(self, images: int) -> slice:
-        """Which images of a batch are this process's."""
+        """Return which images of a batch are this process's."""
         size = images // self.count
         return slice(self.rank * size, (self.rank + 1) * size)
 
     def check_batch(self, batch: int, group: int) -> None:
-        """Groups of images, over which statistics are taken, must not be spread over processes."""
+        """Refuse a batch whose groups, over which statistics are taken, would be spread over processes."""
         own = batch // self.count
         if batch % self.count or own % min(group, batch):
             sharing = f"shared by {self.count} processes" if self.count > 1 else "cut"
@@ -54,18 +54,18 @@ class Processes:
 
     @torch.no_grad()
     def average(self, tensors: Iterable[Tensor]) -> None:
-        """Each tensor becomes its mean over the processes; all in one exchange."""
+        """Return each tensor becomes its mean over the processes; all in one exchange."""
         if self.count > 1:
             self._exchange(list(tensors), 1 / self.count)
 
     @torch.no_grad()
     def add(self, tensors: Iterable[Tensor]) -> None:
-        """Each tensor becomes its sum over the processes."""
+        """Return each tensor becomes its sum over the processes."""
         if self.count > 1:
             self._exchange(list(tensors), 1.0)
 
     def by_first(self, work: Callable[[], T]) -> T:
-        """What the first process finds, in all of them; so is an InputError that it raises."""
+        """Return what the first process finds, in all of them; so is an InputError that it raises."""
         if self.count == 1:
             return work()
         box: list[Any] = [None]
@@ -113,7 +113,7 @@ def connected(device: torch.device) -> Iterator[Processes]:
 
 
 def own_device(name: str) -> str:
-    """The device of this process among those of its machine, where torchrun started several."""
+    """Return the device of this process among those of its machine, where torchrun started several."""
     local = os.environ.get("LOCAL_RANK")
     if local is None or int(os.environ.get("WORLD_SIZE", "1")) == 1 or name == "cpu" or not torch.cuda.is_available():
         return name
@@ -125,7 +125,7 @@ def _stopped(number: int, frame: object) -> None:
 
 
 def _died() -> ProcessDied:
-    """To be told once: the connection that breaks and torchrun's signal come at nearly the same time."""
+    """Return an error that is raised once: a broken connection and torchrun's signal come at nearly the same time."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     return ProcessDied(DIED)
 

@@ -28,7 +28,7 @@ class Material:
 
     @classmethod
     def of(cls, data: Data, recipe: Recipe, device: torch.device) -> Material:
-        """The training part and the held-out validation part of the data's training set."""
+        """Return the training part and the held-out validation part of the data's training set."""
         train, validation = data.split(recipe.data.validation, recipe.training.seed)
         if recipe.training.batch > len(train):
             raise InputError(
@@ -38,16 +38,16 @@ class Material:
         return cls(images, train.to(device), validation.to(device), data.classes, recipe.data.augment)
 
     def in_words(self) -> str:
-        """How many images there are to train on, and how many are held out."""
+        """Return how many images there are to train on, and how many are held out."""
         return f"{counted(len(self.train), 'image')} ({len(self.validation):,} held out)"
 
     def augmented(self, index: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-        """Images to train on, each changed at random, and their labels; the generator is on the images' device."""
+        """Return images to train on, each changed at random, and labels; the generator is on the images' device."""
         x, y = self.images.batch(index)
         return AUGMENTATIONS[self.augment](x, generator), y
 
     def held_out(self) -> Images:
-        """The images of the validation part."""
+        """Return the images of the validation part."""
         return Images(self.images.pixels[self.validation], self.images.labels[self.validation])
 
 
@@ -83,7 +83,7 @@ class Stage(ABC):
     """What an epoch of the last stage is selected by: the loss, or a part of it, on the validation split."""
 
     def parameters(self) -> Iterable[nn.Parameter] | None:
-        """What the optimizer changes, if it is not the weights of the model that require gradients."""
+        """Return what the optimizer changes, if it is not the weights of the model that require gradients."""
         return None
 
     def running(self) -> AbstractContextManager[object]:
@@ -97,7 +97,7 @@ class Stage(ABC):
         """Called before each epoch, counted from 0."""
 
     def constants(self) -> object:
-        """The numbers that may change between epochs and that a step has built in.
+        """Return the numbers that may change between epochs and that a step has built in.
 
         A step that was recorded is recorded anew when they are no longer equal. All else that changes must be in
         tensors that stay where they are.
@@ -109,7 +109,7 @@ class Stage(ABC):
         """Return the loss of a training batch."""
 
     def validation_loss(self, batch: Batch) -> Loss:
-        """Return the loss of a validation batch, by whose mean epochs are selected; the same, if not told otherwise."""
+        """Return the loss of a validation batch, by whose mean epochs are selected; the same by default."""
         return self.loss(batch)
 
     def after_backward(self) -> None:
@@ -126,7 +126,7 @@ class Stage(ABC):
         return {}
 
     def state_dict(self) -> dict[str, Any]:
-        """Tensors and plain values with which a killed stage goes on to the same bits."""
+        """Return tensors and plain values with which a killed stage goes on to the same bits."""
         return {}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:

@@ -97,7 +97,7 @@ class Meter:
             self._sums[name] += value.detach().double() * len(labels)
 
     def count(self, images: int) -> None:
-        """So many images have been added; apart, since a replayed step adds on the device alone."""
+        """Count images that have been added; a replayed step adds on the device alone."""
         self._images += images
 
     def means(self, processes: Processes) -> dict[str, float]:
@@ -117,7 +117,7 @@ _HOW = ("lr", "fused", "capturable")
 
 
 def make_optimizer(stage: Stage, model: nn.Module, recipe: TrainingRecipe, recorded: bool) -> torch.optim.Optimizer:
-    """SGD or Adam over what the stage changes; for steps that are `recorded`, all that it reads is on the device."""
+    """Make SGD or Adam over what the stage changes; for `recorded` steps, all that it reads is on the device."""
     chosen = stage.parameters()
     parameters = [value for value in (model.parameters() if chosen is None else chosen) if value.requires_grad]
     device = parameters[0].device
@@ -190,7 +190,7 @@ class Steps:
         self._average.update()
 
     def _backward(self, batch: Batch) -> None:
-        """The gradients of a batch; where memory runs out, of its parts one after the other, to the same end."""
+        """Return the gradients of a batch; where memory runs out, of its parts one after the other, to the same end."""
         model = self._context.model
         buffers = list(model.buffers())
         recording = self._context.device.type == "cuda" and torch.cuda.is_current_stream_capturing()
@@ -220,7 +220,7 @@ class Steps:
         )
 
     def _parts(self, batch: Batch) -> Iterator[Batch]:
-        """The batch in equal parts of whole groups; `plan.part` says which is at hand."""
+        """Return the batch in equal parts of whole groups; `plan.part` says which is at hand."""
         plan = self._context.plan
         size = len(batch.y) // plan.parts
         for number in range(plan.parts):

@@ -28,7 +28,7 @@ class Validation:
 
     @torch.no_grad()
     def means(self) -> dict[str, float]:
-        """The loss and its parts on the validation split, of the model as it is."""
+        """Return the loss and its parts on the validation split, of the model as it is."""
         context = self._context
         context.model.eval()
         batches = torch.split(context.material.validation, self._at_a_time)
@@ -87,7 +87,7 @@ IMAGES = 512
 def hsic_plane(
     model: nn.Module, material: Material, points: Sequence[str], normalised: bool
 ) -> Callable[[], Mapping[str, float]]:
-    """HSIC(X, Z_L) and HSIC(Y, Z_L) of the last hidden activation on validation images (the HSIC plane)."""
+    """Return what measures HSIC(X, Z_L) and HSIC(Y, Z_L) of the last hidden activation (the HSIC plane)."""
     x, y = material.images.batch(material.validation[:IMAGES])
     last = hidden_points(model, x[:2], points)[-1:]
 
