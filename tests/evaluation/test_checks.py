@@ -377,7 +377,7 @@ def test_masked_gradients_show_in_square_and_at_a_wide_radius(net: nn.Module, ba
     found = check_attacks(masked, *batch, threat, right)
     assert names(found) == ["black-box", "radius"]
     assert "square-paper with 200 queries, which uses no gradients, breaks" in found[0].message
-    assert "pgd50 at linf 0.5" in found[1].message
+    assert "pgd50 at l∞ 0.5" in found[1].message
 
 
 def test_saturated_logits_show_at_a_wide_radius(net: nn.Module, batch: Batch) -> None:

@@ -323,7 +323,7 @@ def test_each_check_is_told_before_it_runs(short: None, monkeypatch: pytest.Monk
         "pgd",
         f"defence check black-box: square-paper with 20 queries, on {left} images",
         "square",
-        f"defence check radius: pgd5 at linf 0.5, on {left} images",
+        f"defence check radius: pgd5 at l∞ 0.5, on {left} images",
         "pgd",
     ]
     told.clear()

@@ -22,6 +22,8 @@ from pwoa.runs.folder import Result
 
 Make = Callable[..., Recipe]
 SHORT: dict[str, Any] = {"search__epochs": 1, "finetune__epochs": 1}
+GATE = 1
+"""The batches in which the teacher is checked before anything is pruned."""
 TRAINING_STEPS = 8
 """Of two epochs of `quick`: 72 images in batches of 16."""
 BATCHES = 3
@@ -72,7 +74,7 @@ def test_a_run_killed_while_it_evaluates_resumes_to_the_same_result(
     whole = pwoa.prune(tiny_teacher, tiny_data, recipe=recipe, folder=tmp_path / "whole")
     cut = tmp_path / "cut"
     with pytest.raises(KeyboardInterrupt):
-        pwoa.prune(tiny_teacher, tiny_data, recipe=recipe, folder=cut, progress=killed(TRAINING_STEPS + at))
+        pwoa.prune(tiny_teacher, tiny_data, recipe=recipe, folder=cut, progress=killed(GATE + TRAINING_STEPS + at))
     assert not (cut / "result.json").exists()
     teacher, model = cut / "evaluation" / "teacher", cut / "evaluation" / "model"
     stopped, saved = (teacher, at - 1) if at <= BATCHES else (model, at - BATCHES - 1)
