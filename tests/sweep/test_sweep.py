@@ -279,7 +279,7 @@ def test_hbar_is_trained_by_the_objective(tmp_path: Path) -> None:
         ("recipe = 3", "a recipe is the name of a preset or a TOML file, not 3"),
         ("[grid]\nrecipe = [['demo']]\n", "a recipe is the name of a preset or a TOML file"),
         ("set = 3", r"set = 3 is not a table; write \[set\]"),
-        ("[[grid]]\nmethod = ['pwoa']\n", "grid = .* is not a table"),
+        ("grid = ['pwoa']\n", "grid = .* is not a table"),
         ("[set]\nfinetune.epochs = 3\n[grid]\n", "nothing to run; give a recipe, a data set"),
         (
             "set.search.epochs = 3\ngrid.search.epochs = [4]\n",
@@ -513,7 +513,7 @@ def test_finished_runs_are_skipped_and_failed_ones_left_out(tmp_path: Path, few:
     assert narrowest["rate"] == 100000.0
     assert list(found.failed) == ["method=magnitude-rate=100000"]
     assert "leaves layer" in found.failed["method=magnitude-rate=100000"]
-    assert told.said[0] == f"4 runs, 0 finished before; sweep folder, with a log a run: {tmp_path / 'runs'}"
+    assert told.said[0] == f"4 runs, 0 finished before; sweep folder, with a log for each run: {tmp_path / 'runs'}"
     accuracies = f"natural {pruned['natural']:.1f} %, pgd2 {pruned['pgd2']:.1f} %"
     assert told.said[1] == f"method=magnitude-rate=64: {accuracies}, 1 of 4 runs"
     assert told.said[2].startswith("method=magnitude-rate=100000 failed: rate 100000 leaves layer")

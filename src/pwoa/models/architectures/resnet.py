@@ -164,6 +164,7 @@ class PreActResNet18(nn.Module):
     The network of pytorch-cifar and of fast adversarial training has no `bn`, and their files do not fit.
     """
 
+    block = PreActBlock
     hidden_points = ("conv1", *(f"layer{i}.{j}" for i in range(1, 5) for j in range(2)), "pooled")
 
     def __init__(self, classes: int = 10, channels: int = 3, width: float = 1.0) -> None:
@@ -171,7 +172,7 @@ class PreActResNet18(nn.Module):
         self.width = width
         filters = [scaled(count, width) for count in (64, 128, 256, 512)]
         self.conv1 = nn.Conv2d(channels, filters[0], 3, padding=1, bias=False)
-        self.layer1, self.layer2, self.layer3, self.layer4 = _layers(PreActBlock, [2] * 4, filters[0], filters)
+        self.layer1, self.layer2, self.layer3, self.layer4 = _layers(self.block, [2] * 4, filters[0], filters)
         self.bn = nn.BatchNorm2d(filters[3])
         self.pooled = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten())
         self.linear = nn.Linear(filters[3], classes)
@@ -188,6 +189,7 @@ class WideResNet(nn.Module):
     The hidden activations are as in PreActResNet18, and as in PwoA's code.
     """
 
+    block = WideBlock
     depth: ClassVar[int]
     factor: ClassVar[int]
 
@@ -197,7 +199,7 @@ class WideResNet(nn.Module):
         blocks = (self.depth - 4) // 6
         stem, *filters = (scaled(count, width) for count in (16, *(self.factor * n for n in (16, 32, 64))))
         self.conv1 = nn.Conv2d(channels, stem, 3, padding=1, bias=False)
-        groups = _layers(WideBlock, [blocks] * 3, stem, filters)
+        groups = _layers(self.block, [blocks] * 3, stem, filters)
         self.block1, self.block2, self.block3 = (nn.Sequential(OrderedDict(layer=group)) for group in groups)
         self.bn1 = nn.BatchNorm2d(filters[2])
         self.pooled = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten())
