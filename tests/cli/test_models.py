@@ -104,8 +104,8 @@ def test_inspect_warns_and_refuses(tmp_path: Path) -> None:
 def test_inspect_shows_what_a_model_folder_holds(tmp_path: Path) -> None:
     model = lenet()
     with torch.no_grad():
-        model.conv1.bias.fill_(0.5)  # type: ignore[union-attr, operator]
-        model.conv2.weight.flatten()[:10] = 0  # type: ignore[union-attr, operator]
+        model.get_parameter("conv1.bias").fill_(0.5)
+        model.get_parameter("conv2.weight").flatten()[:10] = 0
     folder = pwoa.save_pretrained(Normalised(model, [0.5], [0.25]), tmp_path / "model")
     code, out, err = call("models", "inspect", folder)
     assert (code, err) == (0, "")

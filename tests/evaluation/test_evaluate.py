@@ -18,6 +18,7 @@ from pwoa.data.load import load_data
 from pwoa.errors import InputError
 from pwoa.evaluation.measure import evaluate as library
 from pwoa.models.border import Normalised
+from pwoa.models.checkpoints.folder import fingerprint
 from pwoa.models.load import load_model
 from pwoa.recipe.sections import Recipe
 from pwoa.runs.folder import Result
@@ -131,3 +132,18 @@ def test_numbers_may_be_those_of_numpy(tiny_teacher: nn.Module, tiny_data: Data)
     scores = evaluate(tiny_teacher, tiny_data, attacks="natural", threat=Threat(radius=0.1), checks=False, **given)
     assert scores.images == 8
     assert [point.threat.radius for point in scores.curve] == [0, 0.05, 0.1]
+
+
+def test_a_model_is_hashed_once(
+    tiny_teacher: nn.Module, tiny_data: Data, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hashed: list[nn.Module] = []
+
+    def counting(model: nn.Module) -> str:
+        hashed.append(model)
+        return fingerprint(model)
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("pwoa.evaluation.subject.fingerprint", counting)
+    library(tiny_teacher, tiny_data, attacks="natural", checks=False, folder="auto")
+    assert len(hashed) == 1

@@ -8,6 +8,7 @@ import hashlib
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -59,6 +60,11 @@ class Subject:
         """Whether the model has gradients at all."""
         return getattr(self.model, "differentiable", True)
 
+    @cached_property
+    def fingerprint(self) -> str:
+        """The hash of the model, computed once."""
+        return self.hashes.get("model") or fingerprint(self.model)
+
     def possible(self, attacks: str | Sequence[str], given: bool) -> tuple[str, ...]:
         """Return the attacks that this model can be given; for one without gradients the default is what is left.
 
@@ -84,7 +90,7 @@ class Subject:
     def asked(self, evaluation: Evaluation, threat: Threat) -> dict[str, Any]:
         """Return what tells this evaluation from others; another version of pwoa may attack in another way."""
         return {
-            "model": self.hashes.get("model") or fingerprint(self.model),
+            "model": self.fingerprint,
             "architecture": _layers(self.model, self.surrogate),
             "data": self.hashes.get("data") or self.data.fingerprint(),
             "images": len(self.images),

@@ -227,9 +227,9 @@ class Recipe:
         settings: T = replace(kind(), dict(self.own), where="settings", prefix=f"{self.method}.")
         return settings
 
-    def with_own(self, settings: object) -> Recipe:
+    def with_own(self, settings: Any) -> Recipe:
         """Return a copy whose own section has every value of an instance of the method's settings."""
-        pairs = ((field.name, getattr(settings, field.name)) for field in dataclasses.fields(settings))  # type: ignore[arg-type]
+        pairs = ((field.name, getattr(settings, field.name)) for field in dataclasses.fields(settings))
         return dataclasses.replace(self, own=tuple(sorted(pairs)))
 
     def for_images(self, images: int) -> Recipe:

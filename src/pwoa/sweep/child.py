@@ -3,7 +3,6 @@
 `python -m pwoa.sweep.child RECIPE FOLDER` ends as by SIGTERM when the sweep that started it is gone.
 """
 
-import json
 import os
 import signal
 import sys
@@ -13,6 +12,7 @@ from threading import Thread
 from typing import NoReturn
 
 from pwoa.errors import InputError, ProcessDied, Terminated, first_line
+from pwoa.storage import replacing, to_json
 
 ENDED = 128 + signal.SIGTERM
 """How a run exits that was sent SIGTERM."""
@@ -43,7 +43,8 @@ def carry_out(recipe: Path, folder: Path) -> int:
         if not expected:
             traceback.print_exc()
         print(f"error: {reason}", file=sys.stderr)
-        failure_file(folder).write_text(json.dumps({"error": reason}) + "\n", encoding="utf-8")
+        with replacing(failure_file(folder)) as file:
+            file.write(to_json({"error": reason}).encode())
         return 2
     return 0
 
