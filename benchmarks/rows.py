@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from pwoa.errors import InputError
-from pwoa.storage import save_rows
+from pwoa.storage.folder import save_rows
 
 Row = dict[str, Any]
 

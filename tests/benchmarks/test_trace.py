@@ -9,17 +9,17 @@ import pytest
 import pwoa
 from benchmarks.trace import changes, first_calls
 from pwoa.errors import counted, did_you_mean
-from pwoa.storage import rows_text, to_json
+from pwoa.storage.folder import rows_text, to_json
 
 
 def test_a_function_of_the_package_counts_at_its_first_call() -> None:
     calls = first_calls(lambda: (counted(1, "image"), to_json({}), counted(2, "image"), sorted([2, 1])))
-    assert calls == [("errors.py", "counted"), ("storage.py", "to_json")]
+    assert calls == [("errors.py", "counted"), ("storage/folder.py", "to_json")]
 
 
 def test_comprehensions_and_generator_expressions_do_not_count() -> None:
     calls = first_calls(lambda: (did_you_mean("x", ["far", "away"]), rows_text([{}])))
-    assert calls == [("errors.py", "did_you_mean"), ("storage.py", "rows_text")]
+    assert calls == [("errors.py", "did_you_mean"), ("storage/folder.py", "rows_text")]
 
 
 def test_what_runs_while_a_module_is_imported_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:

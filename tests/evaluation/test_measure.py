@@ -33,7 +33,7 @@ from pwoa.evaluation.robustness import Measurement, robustness
 from pwoa.evaluation.scores import FILE, Scores, load_verdicts, wilson
 from pwoa.models.onnx import OnnxModel
 from pwoa.progress import Progress
-from pwoa.storage import held
+from pwoa.storage.folder import held
 from pwoa.threat import Threat
 
 THREAT = Threat(radius=0.1, step=0.025)

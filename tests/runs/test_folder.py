@@ -21,7 +21,7 @@ from pwoa.models.architectures.registry import build
 from pwoa.models.checkpoints.folder import describe_model
 from pwoa.recipe.sections import Recipe
 from pwoa.runs.folder import Run
-from pwoa.storage import replacing
+from pwoa.storage.folder import replacing
 
 Make = Callable[..., Recipe]
 OURS = {"teacher": "abc", "data": "123"}

@@ -14,7 +14,6 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 import pwoa
-from pwoa import storage as files
 from pwoa.data.images import Data, Images
 from pwoa.errors import InputError
 from pwoa.models.architectures.registry import build
@@ -24,6 +23,7 @@ from pwoa.recipe.sections import Recipe
 from pwoa.runs.folder import Result, Run
 from pwoa.runs.prune import prune
 from pwoa.share.publish import card_of
+from pwoa.storage import folder as files
 
 Make = Callable[..., Recipe]
 X = torch.rand(2, 1, 28, 28, generator=torch.Generator().manual_seed(0))

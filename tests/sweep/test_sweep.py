@@ -20,7 +20,7 @@ from pwoa.cli import app
 from pwoa.errors import InputError
 from pwoa.methods import find_method
 from pwoa.recipe import load_recipe, to_toml
-from pwoa.storage import held
+from pwoa.storage.folder import held
 from pwoa.sweep import sweep
 from pwoa.sweep.grid import expand
 from pwoa.sweep.rows import spread

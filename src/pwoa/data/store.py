@@ -17,7 +17,7 @@ from pwoa.data.catalog import DATASETS, Dataset, Layout
 from pwoa.data.download import Progress, download
 from pwoa.data.formats import Blob, Shape, Split, read_members
 from pwoa.errors import InputError
-from pwoa.storage import held, replacing
+from pwoa.storage.folder import held, replacing
 
 EMBEDDED = files("pwoa.data") / "embedded"
 

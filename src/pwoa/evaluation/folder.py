@@ -23,7 +23,7 @@ from pwoa.errors import InputError, first_line
 from pwoa.evaluation.checks import Finding
 from pwoa.evaluation.robustness import Measurement
 from pwoa.evaluation.scores import FILE, Scores, load_verdicts, save_verdicts
-from pwoa.storage import RESULT, Folder, replacing
+from pwoa.storage.folder import RESULT, Folder, replacing
 from pwoa.threat import Threat
 
 ASKED = "evaluation.json"

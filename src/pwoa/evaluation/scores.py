@@ -19,7 +19,7 @@ from torch import Tensor
 
 from pwoa.errors import InputError, counted, first_line
 from pwoa.evaluation.checks import Finding
-from pwoa.storage import replacing
+from pwoa.storage.folder import replacing
 from pwoa.threat import Threat
 
 Z = NormalDist().inv_cdf(0.975)

@@ -29,7 +29,7 @@ from pwoa.errors import InputError, first_line
 from pwoa.methods import find_method
 from pwoa.models.checkpoints.folder import to_safetensors
 from pwoa.recipe import RECIPE, Recipe, recorded_recipe, to_toml
-from pwoa.storage import RESULT, Folder, naming, replacing
+from pwoa.storage.folder import RESULT, Folder, naming, replacing
 
 _TEACHER, _METRICS, _STATE = "teacher.json", "metrics.jsonl", Path("checkpoint") / "state.pt"
 _OF_ANY = {"method", "example_free", "images", "seed", "device", "training_seconds"}

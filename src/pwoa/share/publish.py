@@ -27,7 +27,7 @@ from pwoa.recipe import Recipe, recorded_recipe
 from pwoa.runs.folder import Result, Run
 from pwoa.share.card import addressed, model_card, without_place
 from pwoa.sparsity.constraint import count
-from pwoa.storage import naming, replacing, to_json
+from pwoa.storage.folder import naming, replacing, to_json
 
 Source = nn.Module | Result | Run | str | Path
 """What can be shared: a model; or a finished run, which comes with its measurements."""

@@ -29,7 +29,7 @@ from pwoa.errors import InputError, counted
 from pwoa.methods import find_method
 from pwoa.progress import Progress
 from pwoa.recipe import flat, recorded_recipe, records_recipe, to_toml
-from pwoa.storage import RESULT, Folder, differences_text, replacing, save_rows
+from pwoa.storage.folder import RESULT, Folder, differences_text, replacing, save_rows
 from pwoa.sweep.child import failure_file
 from pwoa.sweep.cluster import run_on_ray
 from pwoa.sweep.grid import MEASURED_BY, Point, expand

@@ -12,7 +12,7 @@ from threading import Thread
 from typing import NoReturn
 
 from pwoa.errors import InputError, ProcessDied, Terminated, first_line
-from pwoa.storage import replacing, to_json
+from pwoa.storage.folder import replacing, to_json
 
 ENDED = 128 + signal.SIGTERM
 """How a run exits that was sent SIGTERM."""

@@ -14,13 +14,13 @@ from pathlib import Path
 
 import pytest
 
-from pwoa import storage
 from pwoa.errors import InputError
 from pwoa.recipe.sections import Recipe
 from pwoa.runs.folder import Run
+from pwoa.storage import folder as storage
 
 Make = Callable[..., Recipe]
-HOLD = "import sys, time; from pathlib import Path; from pwoa.storage import held\n"
+HOLD = "import sys, time; from pathlib import Path; from pwoa.storage.folder import held\n"
 HOLD += "with held(Path(sys.argv[1])):\n    print('in', flush=True)\n    time.sleep(60)\n"
 
 
