@@ -144,6 +144,7 @@ def test_the_preprocessing_that_would_help_is_named(net: nn.Module, batch: Batch
         found = check_behaviour(model, x, labels)
         assert names(found) == ["input-range"]
         assert f"0.0 % of 48 natural images are right, but 100.0 % when {name}" in found[0].message
+        assert "--mean and --std (in Python: mean=, std=)" in found[0].message
 
 
 def test_few_images_are_not_enough_to_doubt_the_preprocessing(net: nn.Module, batch: Batch) -> None:

@@ -15,11 +15,13 @@ from onnx import TensorProto, helper, numpy_helper
 from torch import Tensor, nn
 
 from pwoa.attacks.gradient import fgsm
+from pwoa.data.load import load_data
 from pwoa.errors import InputError
 from pwoa.evaluation.measure import evaluate
 from pwoa.models import onnx as room
-from pwoa.models.border import as_logits, check_model
+from pwoa.models.border import Normalised, as_logits, check_model
 from pwoa.models.checkpoints.folder import fingerprint
+from pwoa.models.load import load_model
 from pwoa.models.onnx import OnnxModel
 from pwoa.threat import Threat
 
@@ -273,6 +275,37 @@ def test_its_natural_accuracy_is_that_of_the_network(file: Path) -> None:
     data = ((images(40), labels), (images(40), labels))
     scores = evaluate(OnnxModel(file), data, attacks="natural", threat=Threat(radius=0.1), device="cpu", batch=16)
     assert scores["natural"] == 75.0
+
+
+def test_a_normalisation_outside_the_graph_is_done_before_it(file: Path, tmp_path: Path) -> None:
+    mean, std = (0.4, 0.1), (0.2, 0.5)
+    inside = Normalised(network(), mean, std)
+    labels = inside(images(40)).argmax(1)
+    data = load_data(((images(40), labels), (images(40), labels)))
+    model = load_model(str(file), data, mean=mean, std=std)
+    torch.testing.assert_close(model(images(5)), inside(images(5)).detach(), atol=1e-5, rtol=1e-5)
+    with pytest.raises(InputError, match="gives no gradients"):
+        model(images(2).requires_grad_())
+    options: Any = {"attacks": "natural,square", "threat": Threat(radius=0.1), "device": "cpu", "checks": False}
+    scores = evaluate(str(file), data, mean=mean, std=std, folder=tmp_path / "inside", **options)
+    assert scores["natural"] == 100.0
+    assert evaluate(str(file), data, **options)["natural"] < 100
+    assert fingerprint(model) != fingerprint(load_model(str(file), data))
+    with pytest.raises(InputError, match="holds another evaluation"):
+        evaluate(str(file), data, folder=tmp_path / "inside", **options)
+
+
+@pytest.mark.parametrize(
+    ("mean", "std", "message"),
+    [
+        ((0.4,), (0.2,), "the mean has length 1; give one number a channel, 2 in all"),
+        ((0.4, 0.1), None, "the std is missing"),
+    ],
+)
+def test_a_normalisation_that_does_not_fit_is_refused(file: Path, mean: Any, std: Any, message: str) -> None:
+    data = load_data(((images(4), torch.arange(4)), (images(4), torch.arange(4))))
+    with pytest.raises(InputError, match=message):
+        load_model(str(file), data, mean=mean, std=std)
 
 
 def test_the_fingerprint_is_that_of_the_file(file: Path, tmp_path: Path) -> None:

@@ -7,11 +7,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from pwoa.attacks.ball import random_start
-from pwoa.attacks.problem import LogitModel
 from pwoa.errors import InputError, first_line
 from pwoa.evaluation.checks import Finding, look, some
 from pwoa.guard import refuse_attack
-from pwoa.models.border import not_logits
+from pwoa.models.border import LogitModel, not_logits
 from pwoa.threat import Threat
 
 REPEATS = 5
@@ -148,8 +147,8 @@ def _check_range(model: LogitModel, x: Tensor, labels: Tensor, logits: Tensor) -
     now = 100 * float(right.float().mean())
     message = (
         f"{now:.1f} % of {len(x)} natural images are right, but {now + 100 * gain / len(x):.1f} % when {name}: "
-        "the model seems to expect other pixels than [0, 1], and the accuracy is not that of the model as trained; put "
-        "the normalisation inside the model, or check the preprocessing."
+        "the model seems to expect other pixels than [0, 1], and the accuracy is not that of the model as trained; "
+        "give its normalisation as --mean and --std (in Python: mean=, std=), or check the preprocessing."
     )
     return [Finding("input-range", message)]
 

@@ -51,7 +51,7 @@ def load_model(
     your own, also in a run or a model folder: `file.py:Net`, `module:function`, or a fresh network, which is filled.
     checkpoint: the weights for what `file.py:Net` makes; every tensor must fit.
     mean, std: how the images are normalised, a number for each channel, if that was done outside the network; a
-    normalisation in the file is found. Either way the model takes images in [0, 1] and is a `Normalised`.
+    normalisation in the file is found. Either way the model takes images in [0, 1]; all but ONNX is a `Normalised`.
     kept: for a file with HYDRA's or HARP's scores, the part of the weights they keep; 1 for a dense network.
     revision: a branch, tag or commit on the hub.
     """
@@ -65,7 +65,7 @@ def load_model(
         raise InputError(f"{name} knows its architecture; leave out --arch")
     if checkpoint is not None and kind != "factory":
         raise InputError(f"--checkpoint goes with a factory MODULE:FUNCTION; {name} has its own weights")
-    if (mean or std) and kind in ("folder", "onnx"):
+    if (mean or std) and kind == "folder":
         raise InputError(f"{name} knows its normalisation; leave out --mean and --std")
     if kept is not None and kind != "file" and checkpoint is None:
         raise InputError(f"kept={kept!r} goes with a checkpoint file that has scores; leave it out for {name}")
@@ -76,7 +76,7 @@ def load_model(
     elif kind == "folder":
         model = _from_folder(name, _fresh_network(architecture), revision)
     elif kind == "onnx":
-        model = OnnxModel(name, classes)
+        model = OnnxModel(name, classes, check_normalisation(mean, std, channels))
     elif kind == "factory":
         by, model = check_normalisation(mean, std, channels), load_factory(name)
         if checkpoint is None:

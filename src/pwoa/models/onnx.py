@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from pwoa.errors import InputError, first_line
-from pwoa.models.border import as_logits
+from pwoa.models.border import Normalisation, as_logits
 
 DTYPES = {"tensor(float)": torch.float32, "tensor(float16)": torch.float16}
 """The kinds of input a graph may have; images are cast to it."""
@@ -25,17 +25,21 @@ _LOCATION = re.compile(rb"\n\x08location\x12([\x01-\x7f])")
 class OnnxModel(nn.Module):
     """The model of an .onnx file as a network without parameters: images in [0, 1] to logits, on the images' device.
 
-    `classes` tells which output is the logits, where the graph has several. Other sizes of batch than the graph's are
-    cut up and filled. A copy is the model itself: it has nothing that changes.
+    classes: tells which output is the logits, where the graph has several. normalisation: done before the graph, if it
+    was done outside it. Other sizes of batch than the graph's are cut up and filled. A copy is the model itself: it has
+    nothing that changes.
     """
 
     differentiable = False
 
-    def __init__(self, path: str | Path, classes: int | None = None) -> None:
+    def __init__(
+        self, path: str | Path, classes: int | None = None, normalisation: Normalisation | None = None
+    ) -> None:
         super().__init__()
         self.path = Path(path)
         self.name = self.path.name
         self.classes = classes
+        self.normalisation = normalisation
         if not self.path.is_file():
             raise InputError(f"{path} does not exist" if not self.path.exists() else f"{path} is not a file")
         self._sessions: dict[torch.device, Any] = {}
@@ -49,7 +53,7 @@ class OnnxModel(nn.Module):
         self._input: str = images.name
         self._dtype = DTYPES[images.type]
         self.shape = tuple(size if isinstance(size, int) and size > 0 else None for size in images.shape)
-        self.fingerprint = _fingerprint(self.path)
+        self.fingerprint = _fingerprint(self.path, normalisation)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "OnnxModel":
         return self
@@ -73,9 +77,15 @@ class OnnxModel(nn.Module):
             )
         self.check(x)
         size = (self.shape[0] if self.shape else None) or max(len(x), 1)
-        full = _filled(x.detach(), size)
+        full = _filled(self._normalised(x.detach()), size)
         rows = [self._rows(full[first : first + size]) for first in range(0, len(full), size)]
         return torch.cat(rows)[: len(x)].to(x.device)
+
+    def _normalised(self, x: Tensor) -> Tensor:
+        if self.normalisation is None:
+            return x
+        mean, std = (x.new_tensor(numbers).view(1, -1, 1, 1) for numbers in self.normalisation)
+        return (x - mean) / std
 
     def _rows(self, x: Tensor) -> Tensor:
         logits = as_logits(self._run, self.classes)(x)
@@ -140,14 +150,16 @@ def _tensor(value: Any) -> Any:
     return torch.from_numpy(value).float() if floats else value
 
 
-def _fingerprint(path: Path) -> str:
-    """Return the SHA-256 of the file, followed by the files with weights beside it, if it has some."""
+def _fingerprint(path: Path, normalisation: Normalisation | None) -> str:
+    """Return the SHA-256 of the file, followed by the files with weights beside it and the normalisation, if any."""
     content = path.read_bytes()
     digest = hashlib.sha256(content)
     names = {content[match.end() : match.end() + match[1][0]] for match in _LOCATION.finditer(content)}
     for file in (path.parent / os.fsdecode(name) for name in sorted(names)):
         if file.is_file():
             digest.update(file.read_bytes())
+    if normalisation is not None:
+        digest.update(repr(normalisation).encode())
     return digest.hexdigest()
 
 
