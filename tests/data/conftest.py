@@ -104,6 +104,7 @@ def tiny_idx() -> Tiny:
         digests=(digest(train), digest(test)),
         url="http://127.0.0.1:9/",
         remotes={name: md5(content) for name, content in offered.items()},
+        contents={name: md5(content) for name, content in zip(layout.files, contents, strict=True)},
     )
     return Tiny(spec, train, test, offered)
 

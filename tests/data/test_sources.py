@@ -101,18 +101,31 @@ def test_labels_outside_the_classes(tiny_idx: Any, tmp_path: Path, write_files: 
         check_labels(tiny_idx.spec, negative, "here")
 
 
-def test_without_digests_published_files_must_have_their_md5(tiny_idx: Any, tmp_path: Path, write_files: Write) -> None:
+def test_without_digests_it_is_the_content_that_must_be_the_published_one(
+    tiny_idx: Any, tmp_path: Path, write_files: Write
+) -> None:
     spec = replace(tiny_idx.spec, digests=None)
-    write_files(tmp_path / "given", tiny_idx.offered)
-    assert_is(load_official(spec, tmp_path / "given"), tiny_idx)
-    name = "t10k-images-idx3-ubyte.gz"
-    again = gzip.compress(gzip.decompress(tiny_idx.offered[name]), compresslevel=0)
-    write_files(tmp_path / "given", {name: again})
-    with pytest.raises(InputError, match=f"{name} has the wrong checksum: MD5 .*, expected .*pwoa data get"):
-        load_official(spec, tmp_path / "given")
+    for level in (0, 9):
+        again = {name: gzip.compress(gzip.decompress(file), level) for name, file in tiny_idx.offered.items()}
+        assert again.keys() == spec.remotes.keys()
+        assert_is(load_official(spec, write_files(tmp_path / f"level{level}", again)), tiny_idx)
+    files = plain(tiny_idx.offered)
+    assert_is(load_official(spec, write_files(tmp_path / "plain", files)), tiny_idx)
+    name = "t10k-images-idx3-ubyte"
+    changed = files[name][:-1] + bytes([files[name][-1] ^ 1])
+    for given in ({name: changed}, {f"{name}.gz": gzip.compress(changed)}):
+        write_files(tmp_path / "plain", given)
+        with pytest.raises(InputError, match=f"{name}.* has another content than was published: MD5 .*pwoa data get"):
+            load_official(spec, tmp_path / "plain")
 
 
-def test_of_two_forms_the_one_with_a_checksum_is_read(tiny_idx: Any, tmp_path: Path, write_files: Write) -> None:
+def test_files_without_digests_say_what_is_inside_them() -> None:
+    for spec in DATASETS.values():
+        files = () if spec.digests else spec.layouts[0].files
+        assert tuple(spec.contents) == files
+
+
+def test_of_two_forms_the_compressed_one_is_read(tiny_idx: Any, tmp_path: Path, write_files: Write) -> None:
     damaged = {name: content[:-1] + b"!" for name, content in plain(tiny_idx.offered).items()}
     write_files(tmp_path / "given", tiny_idx.offered | damaged)
     assert_is(load_official(replace(tiny_idx.spec, digests=None), tmp_path / "given"), tiny_idx)

@@ -32,8 +32,8 @@ class Dataset:
     """What there is to know about a data set before having it.
 
     `sizes` and `digests` are those of (train, test); a digest is the SHA-256 of the pixels [N, C, H, W]
-    followed by the labels, one byte each. `remotes` are the MD5 of the files at `url`, by name; without digests,
-    files of these names must have it.
+    followed by the labels, one byte each. `remotes` are the MD5 of the files at `url`, by name. Without digests,
+    `contents` are the MD5 of the files when they are decompressed, however they were compressed.
     """
 
     name: str
@@ -44,6 +44,7 @@ class Dataset:
     digests: tuple[str, str] | None = None
     url: str = ""
     remotes: Mapping[str, str] = field(default_factory=dict)
+    contents: Mapping[str, str] = field(default_factory=dict)
     embedded: bool = False
 
 
@@ -52,7 +53,7 @@ IDX_TEST = ("t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")
 
 
 def idx_layout(folder: str) -> Layout:
-    """Describe idx files. Compressed ones come first: it is those that published checksums are of."""
+    """Describe idx files, which come compressed or not."""
     return Layout(IDX_TRAIN, IDX_TEST, folder, read_idx_split, suffixes=(".gz", "", ".xz"))
 
 
@@ -103,6 +104,12 @@ _KNOWN = (
             "train-labels-idx1-ubyte.gz": "25c81989df183df01b3e8a0aad5dffbe",
             "t10k-images-idx3-ubyte.gz": "bef4ecab320f06d8554ea6380940ec79",
             "t10k-labels-idx1-ubyte.gz": "bb300cfdad3c16e7a12a480ee83cd310",
+        },
+        contents={
+            "train-images-idx3-ubyte": "f4a8712d7a061bf5bd6d2ca38dc4d50a",
+            "train-labels-idx1-ubyte": "9018921c3c673c538a1fc5bad174d6f9",
+            "t10k-images-idx3-ubyte": "8181f5470baa50b63fa0f6fddb340f0a",
+            "t10k-labels-idx1-ubyte": "15d484375f8d13e6eb1aabb0c3f46965",
         },
     ),
     _cifar(

@@ -15,7 +15,7 @@ import numpy as np
 
 from pwoa.data.catalog import DATASETS, Dataset, Layout
 from pwoa.data.download import Progress, download
-from pwoa.data.formats import Blob, Shape, Split, read_members
+from pwoa.data.formats import Blob, Shape, Split, decompress, read_members
 from pwoa.errors import InputError
 from pwoa.storage.folder import held, replacing
 
@@ -166,8 +166,6 @@ def _read_sound(spec: Dataset) -> Splits | None:
 
 def _read_verified(spec: Dataset, layout: Layout, blobs: Mapping[str, Blob], where: str) -> Splits:
     """Read a data set from the files of a layout, given by official name; `where` is for messages."""
-    if spec.digests is None:
-        _check_md5(spec, blobs)
     train, test = (
         layout.read([blobs[name] for name in names], spec.shape, count)
         for names, count in zip((layout.train, layout.test), spec.sizes, strict=True)
@@ -175,6 +173,7 @@ def _read_verified(spec: Dataset, layout: Layout, blobs: Mapping[str, Blob], whe
     for index, split in enumerate((train, test)):
         check_labels(spec, split, where)
         _check_digest(spec, index, split, where)
+    _check_contents(spec, blobs)
     return train, test
 
 
@@ -204,14 +203,13 @@ def _check_digest(spec: Dataset, index: int, split: Split, where: str) -> None:
         )
 
 
-def _check_md5(spec: Dataset, blobs: Mapping[str, Blob]) -> None:
-    """Refuse files that bear the name of a published one and are not that one."""
-    for blob in blobs.values():
-        expected = spec.remotes.get(Path(blob.name).name)
-        md5 = hashlib.md5(blob.content, usedforsecurity=False).hexdigest()
-        if expected not in (None, md5):
+def _check_contents(spec: Dataset, blobs: Mapping[str, Blob]) -> None:
+    """Refuse files whose content, decompressed, is not the published one."""
+    for name, expected in spec.contents.items():
+        md5 = hashlib.md5(decompress(blobs[name]).content, usedforsecurity=False).hexdigest()
+        if md5 != expected:
             raise InputError(
-                f"{blob.name} has the wrong checksum: MD5 {md5}, expected {expected}; "
+                f"{blobs[name].name} has another content than was published: MD5 {md5}, expected {expected}; "
                 f"fetch it again with `pwoa data get {spec.name}`"
             )
 
