@@ -16,8 +16,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from pwoa.attacks.ball import Ball, per_image, steepest, take_
-from pwoa.attacks.problem import TARGETS, LogitModel, Problem, Random, Round, lead, likely_targets, run_rounds
+from pwoa.attacks.problem import TARGETS, Problem, Random, Round, lead, likely_targets, run_rounds
 from pwoa.guard import refuse_attack
+from pwoa.models.border import LogitModel
 from pwoa.threat import Threat
 
 STEPS = 100

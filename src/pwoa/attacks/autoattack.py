@@ -15,10 +15,11 @@ import torch
 from torch import Tensor
 
 from pwoa.attacks.ball import Ball, distance, per_image
-from pwoa.attacks.problem import LogitModel, Problem, Round, count_classes
+from pwoa.attacks.problem import Problem, Round, count_classes
 from pwoa.attacks.registry import AUTOATTACK, NATURAL, find_attack, parse_attacks
 from pwoa.errors import InputError
 from pwoa.guard import refuse_attack
+from pwoa.models.border import LogitModel
 from pwoa.threat import Threat
 
 ROBUST = -1

@@ -12,8 +12,9 @@ import torch
 from torch import Tensor
 
 from pwoa.attacks.ball import distance, onto_hyperplane, per_image, project, take_
-from pwoa.attacks.problem import TARGETS, LogitModel, Problem, Random, Round, likely_targets, run_rounds
+from pwoa.attacks.problem import TARGETS, Problem, Random, Round, likely_targets, run_rounds
 from pwoa.guard import refuse_attack
+from pwoa.models.border import LogitModel
 from pwoa.threat import Threat
 
 STEPS = 100

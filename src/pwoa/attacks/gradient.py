@@ -7,8 +7,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from pwoa.attacks.ball import Ball, per_image, steepest
-from pwoa.attacks.problem import LogitModel, Random, is_broken, lead
+from pwoa.attacks.problem import Random, is_broken, lead
 from pwoa.guard import refuse_attack
+from pwoa.models.border import LogitModel
 from pwoa.threat import Threat
 
 AttackLoss = Callable[[Tensor, Tensor], Tensor]

@@ -13,13 +13,11 @@ import torch
 from torch import Tensor
 
 from pwoa.errors import InputError
+from pwoa.models.border import LogitModel
 from pwoa.threat import Threat
 
 TARGETS = 9
 """How many classes the targeted attacks aim at, one after the other, or all others where there are fewer."""
-
-LogitModel = Callable[[Tensor], Tensor]
-"""What attacks see: images in, one row of logits an image out."""
 
 Random = torch.Generator | None
 """Where random numbers come from; None takes torch's default."""

@@ -12,8 +12,9 @@ import torch
 from torch import Tensor
 
 from pwoa.attacks.ball import Ball, take_
-from pwoa.attacks.problem import LogitModel, Problem, Random, Round, lead, run_rounds
+from pwoa.attacks.problem import Problem, Random, Round, lead, run_rounds
 from pwoa.guard import refuse_attack
+from pwoa.models.border import LogitModel
 from pwoa.threat import Threat
 
 _TINY = 1e-12

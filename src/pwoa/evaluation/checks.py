@@ -12,11 +12,12 @@ from torch import Tensor
 from pwoa.attacks.apgd import STEPS as APGD_STEPS
 from pwoa.attacks.apgd import apgd_ce
 from pwoa.attacks.gradient import cross_entropy, pgd
-from pwoa.attacks.problem import LogitModel, is_broken
+from pwoa.attacks.problem import is_broken
 from pwoa.attacks.registry import AUTOATTACK, NATURAL, find_attack
 from pwoa.attacks.square import square
 from pwoa.errors import InputError, counted, first_line
 from pwoa.guard import refuse_attack
+from pwoa.models.border import LogitModel
 from pwoa.threat import Threat
 
 IMAGES = 100

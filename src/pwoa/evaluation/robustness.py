@@ -11,13 +11,13 @@ from torch import Tensor, nn
 from pwoa.attacks.autoattack import State, autoattack
 from pwoa.attacks.ball import random_start
 from pwoa.attacks.gradient import pgd
-from pwoa.attacks.problem import LogitModel, is_broken
+from pwoa.attacks.problem import is_broken
 from pwoa.attacks.registry import AUTOATTACK, NATURAL, SETS, Attack, find_attack
 from pwoa.data.images import Images
 from pwoa.devices import exact_float32
 from pwoa.errors import InputError
 from pwoa.evaluation.scores import Scores
-from pwoa.models.border import as_logits, evaluating
+from pwoa.models.border import LogitModel, as_logits, evaluating
 from pwoa.models.inference import attack_copy
 from pwoa.threat import Threat
 
