@@ -25,7 +25,6 @@ from pwoa.attacks.apgd import apgd_ce, apgd_t_rounds
 from pwoa.attacks.registry import ATTACKS
 from pwoa.attacks.square import square_rounds
 from pwoa.cli import app
-from pwoa.cli.run import _prune_command
 from pwoa.data.load import load_data
 from pwoa.evaluation.folder import OF_MODEL
 from pwoa.evaluation.scores import FILE, load_verdicts
@@ -491,8 +490,8 @@ def spoiled_checkpoint(kind: str, folder: Path) -> Path:
         ("missing", "does not exist"),
         ("text", "refused|not a checkpoint"),
         ("bomb", "refused: .*code"),
-        ("resnet", "does not fit LeNet: missing .*; unexpected"),
-        ("classes", r"fc2.weight is 7×1024, the model wants 10×1024"),
+        ("resnet", "is a resnet18, but the file takes 3-channel images, the data has 1-channel ones"),
+        ("classes", "is a lenet, but the file has 7 classes, the data has 10"),
         ("nan", "NaN or infinite weights in fc1.bias"),
     ],
 )
@@ -505,6 +504,20 @@ def test_a_bad_checkpoint_is_one_line_and_exit_code_2(tmp_path: Path, kind: str,
     assert err.startswith("error: ")
     assert not (tmp_path / "run").exists()
     assert not (tmp_path / "boom").exists()
+
+
+@pytest.mark.parametrize(
+    ("kind", "message"),
+    [
+        ("resnet", "does not fit LeNet: missing .*; unexpected"),
+        ("classes", r"fc2.weight is 7×1024, the model wants 10×1024"),
+    ],
+)
+def test_a_checkpoint_of_another_architecture_than_told_is_refused(tmp_path: Path, kind: str, message: str) -> None:
+    path = spoiled_checkpoint(kind, tmp_path)
+    code, _, err = call("prune", "--checkpoint", path, "--arch", "lenet", "--out", tmp_path / "run")
+    assert code == 2
+    assert re.search(message, err), err
 
 
 @pytest.mark.parametrize(
@@ -599,15 +612,3 @@ def test_a_recipe_is_shown_with_all_its_settings() -> None:
     code, _, err = call("recipe", "cifar11")
     assert code == 2
     assert "did you mean 'cifar10'?" in err
-
-
-def test_what_was_trained_is_pruned_on_the_same_data_against_the_same_attacker() -> None:
-    plan = load_recipe("teacher-mnist").with_settings({"data.folder": "my data"})
-    command = _prune_command(plan, "lenet", Path("runs/a/model.safetensors"))
-    assert command == (
-        "pwoa prune --arch lenet --checkpoint runs/a/model.safetensors --data mnist --data-folder 'my data'"
-    )
-    command = _prune_command(plan.with_settings({"data.name": "tiny", "data.folder": ""}), "lenet", Path("w.pt"))
-    assert command == (
-        "pwoa prune --arch lenet --checkpoint w.pt --data tiny --set threat.radius=0.3 --set threat.step=0.01"
-    )

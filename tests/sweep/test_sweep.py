@@ -90,7 +90,7 @@ def test_a_grid_over_teachers(tmp_path: Path) -> None:
     assert [point.name for point in points] == [
         f"teacher={teacher}_model.safetensors-seed={seed}" for teacher in "ab" for seed in (0, 1)
     ]
-    assert [point.recipe.teacher.architecture for point in points] == ["resnet18"] * 2 + ["wrn-34-10"] * 2
+    assert [point.recipe.teacher.architecture for point in points] == ["auto"] * 2 + ["wrn-34-10"] * 2
     assert points[3].recipe.teacher.checkpoint == "/far/away/runs/b/model.safetensors"
     assert [point.label for point in points] == [
         f"pwoa, rate 4, mix 0, teacher {teacher}/model.safetensors" for teacher in "aabb"

@@ -40,7 +40,7 @@ DataFolderOption = Annotated[
 ]
 ArchOption = Annotated[
     str | None,
-    typer.Option("--arch", help="The architecture of the checkpoint: a name, auto, or MODULE:FUNCTION of your own."),
+    typer.Option("--arch", help="Of the checkpoint: FILE.py:CLASS of your own, or a name; else it is recognised."),
 ]
 MeanOption = Annotated[
     str | None,

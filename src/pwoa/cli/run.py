@@ -4,7 +4,6 @@ import os
 import shlex
 import sys
 from collections.abc import Mapping
-from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
@@ -59,7 +58,7 @@ def prune(
 
     Example: [bold]pwoa prune --recipe cifar10 --checkpoint trades.pt --rate 8 --out runs/mine[/bold]
     """
-    from pwoa.recipe import load_recipe, recipe_for
+    from pwoa.recipe import load_recipe, parse_setting, recorded_recipe
 
     options = {
         "method": method,
@@ -73,18 +72,18 @@ def prune(
         "training.seed": seed,
         "training.device": None if device == "auto" else device,
     }
-    start = load_recipe(recipe) if recipe else recipe_for(data or "mnist-mini")
-    plan = start.with_settings(given({"method": method})).with_settings(settings or []).with_settings(given(options))
+    changes = dict(map(parse_setting, settings or [])) | given(options)
+    load_recipe(recipe).with_settings(changes)  # a mistake is found before torch is imported
 
     from pwoa.progress import ConsoleProgress
     from pwoa.runs.prune import prune as library
 
-    result = library(recipe=plan, folder=out, force=force, progress=ConsoleProgress())
+    result = library(recipe=recipe, settings=changes, folder=out, force=force, progress=ConsoleProgress())
     summary = result.summary
     if not summary:
         _leave_to_the_first()
     rows = {"teacher": summary["teacher"], f"pruned {summary['rate']:.4g}×": summary["pruned"]}
-    _print_result(rows, summary, plan.threat)
+    _print_result(rows, summary, recorded_recipe(result.folder).threat)
     _print_sparsity(summary["sparsity"])
     print(f"run folder: {result.folder}")
 
@@ -92,12 +91,17 @@ def prune(
 @friendly
 def pretrain(
     recipe: Annotated[
-        str, typer.Option("--recipe", help="A preset (teacher-mnist, teacher-cifar10, …) or a TOML file.")
-    ] = "teacher-mnist",
+        str | None,
+        typer.Option(
+            "--recipe", help="A preset (teacher-mnist, teacher-cifar10, …) or a TOML file; else that for the data."
+        ),
+    ] = None,
     method: Annotated[str | None, typer.Option(help="pgd-at, trades, mart, hbar, lbgat or fast-at.")] = None,
     data: DataOption = None,
     data_folder: DataFolderOption = None,
-    arch: Annotated[str | None, typer.Option("--arch", help="The architecture to train.")] = None,
+    arch: Annotated[
+        str | None, typer.Option("--arch", help="The architecture to train: a name, or FILE.py:CLASS of your own.")
+    ] = None,
     lite: Annotated[
         float | None, typer.Option(help="Train a Lite network: as deep, with this many times fewer parameters.")
     ] = None,
@@ -113,7 +117,7 @@ def pretrain(
 
     Example: [bold]pwoa pretrain --recipe teacher-cifar10 --lite 8 --out runs/lite[/bold]
     """
-    from pwoa.recipe import load_recipe
+    from pwoa.recipe import load_recipe, parse_setting, recorded_recipe
 
     options = {
         "method": method,
@@ -125,30 +129,21 @@ def pretrain(
         "training.seed": seed,
         "training.device": None if device == "auto" else device,
     }
-    plan = load_recipe(recipe).with_settings(settings or []).with_settings(given(options))
+    changes = dict(map(parse_setting, settings or [])) | given(options)
+    load_recipe(recipe).with_settings(changes)  # a mistake is found before torch is imported
 
     from pwoa.progress import ConsoleProgress
     from pwoa.runs.pretrain import pretrain as library
 
-    result = library(recipe=plan, folder=out, progress=ConsoleProgress())
+    result = library(recipe=recipe, settings=changes, folder=out, progress=ConsoleProgress())
     summary = result.summary
     if not summary:
         _leave_to_the_first()
+    plan = recorded_recipe(result.folder)
     _print_result({plan.method: summary["accuracy"]}, summary, plan.threat)
     print(f"run folder: {result.folder}")
-    print(f"prune it: {_prune_command(plan, summary['architecture'], result.folder / 'model.safetensors')}")
-
-
-def _prune_command(plan: Any, architecture: str, weights: Path) -> str:
-    """Return the command that prunes what was trained: on the same data, against the same attacker."""
-    from pwoa.recipe import recipe_for
-
-    data = plan.data
-    options = {"--arch": architecture, "--checkpoint": weights, "--data": data.name, "--data-folder": data.folder}
-    usual = asdict(recipe_for(data.name).threat)
-    other = [f"threat.{key}={value}" for key, value in asdict(plan.threat).items() if value != usual[key]]
-    words = [f"{option} {shlex.quote(str(value))}" for option, value in options.items() if value]
-    return " ".join(["pwoa prune", *words, *(f"--set {shlex.quote(setting)}" for setting in other)])
+    factory = ["--arch", plan.teacher.architecture] if ":" in plan.teacher.architecture else []
+    print(f"prune it: {shlex.join(['pwoa', 'prune', '--checkpoint', str(result.folder), *factory])}")
 
 
 @friendly

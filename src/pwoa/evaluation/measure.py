@@ -30,9 +30,9 @@ from pwoa.evaluation.robustness import Measurement, robustness, work
 from pwoa.evaluation.scores import Scores
 from pwoa.evaluation.subject import Subject, curve_threats
 from pwoa.models.border import as_logits, evaluating
-from pwoa.models.load import load_model
+from pwoa.models.load import load_model, trained_threat
 from pwoa.progress import Progress
-from pwoa.recipe import Evaluation, Recipe, load_recipe, recipe_for, recorded_recipe, records_recipe
+from pwoa.recipe import Evaluation, Recipe, has_preset, load_recipe, recipe_for, recorded_recipe, records_recipe
 from pwoa.recipe.settings import merge
 from pwoa.threat import Threat
 
@@ -74,8 +74,8 @@ def evaluate(
     data: what `load_data` takes; None takes that of the run.
     attacks, radii, images, batch, seed, precision, checks: short for the settings "evaluation.…" (`pwoa.Evaluation`).
     threat: the attacker; None takes that of the recipe.
-    recipe, settings: whence the other settings come; else from the run, or the defaults with the threat that is usual
-        for the data.
+    recipe, settings: whence the other settings come; else from the run, or the defaults with the threat that the model
+        was trained for, as its folder says, or that is usual for the data.
     surrogate: the model that the attack `transfer` searches on.
     folder: where result.json and the verdicts are kept; the same folder again resumes what was broken off. `auto`
         chooses one under runs/evaluate; None keeps nothing.
@@ -98,8 +98,16 @@ def evaluate(
         data_folder=data_folder or (plan.data.folder if data is None else None) or None,
         progress=progress.reach,
     )
+    trained = trained_threat(model)
     if data is not None and recipe is None and not _is_run(model):
-        plan = dataclasses.replace(plan, threat=_usual_threat(loaded, changes))
+        plan = dataclasses.replace(plan, threat=_usual_threat(loaded, trained, changes))
+        chosen = threat or trained or any(key.partition(".")[0] == "threat" for key in changes)
+        if not chosen and not has_preset(loaded.name):
+            how = "--radius or --set threat.… (in Python: threat=)"
+            progress.say(f"note: no threat was given, and {loaded.name} has no preset: {plan.threat}; choose by {how}")
+    threat = threat or plan.threat
+    if trained is not None and str(trained) != str(threat):
+        progress.say(f"note: the model was trained for {trained}, and is tested at {threat}")
     progress.close()
     where = choose_device(device)
     source = copy.deepcopy(model) if isinstance(model, nn.Module) else model  # loading sets it to eval mode
@@ -114,12 +122,12 @@ def evaluate(
     label = name or ("" if isinstance(model, nn.Module) else _stem(str(model)))
     place = None if folder is None else Path(folder)
     if folder == AUTO:
-        asked = json.dumps([str(model), subject.asked(evaluation, threat or plan.threat)], sort_keys=True)
+        asked = json.dumps([str(model), subject.asked(evaluation, threat)], sort_keys=True)
         place = Path("runs") / "evaluate" / f"{label or 'model'}-{zlib.crc32(asked.encode()):08x}"
     if place is not None:
         progress.say(f"evaluation folder: {place}")
     try:
-        scores = measure(subject, evaluation, threat or plan.threat, folder=place, name=label, progress=progress)
+        scores = measure(subject, evaluation, threat, folder=place, name=label, progress=progress)
     except KeyboardInterrupt:
         progress.say(f"stopped; the same command, with the folder {place}, resumes" if place else "stopped")
         raise
@@ -141,10 +149,11 @@ def _plan(model: Any, data: Any, recipe: str | Path | Recipe | None) -> Recipe:
     return plan
 
 
-def _usual_threat(data: Data, changes: Mapping[str, Any]) -> Threat:
-    """Return the attacker of the preset named like the data, with what the settings say of it."""
+def _usual_threat(data: Data, trained: Threat | None, changes: Mapping[str, Any]) -> Threat:
+    """Return the attacker that the model was trained for, else that of the preset for the data, with the settings."""
     about = {key: value for key, value in changes.items() if key.partition(".")[0] == "threat"}
-    return recipe_for(data.name).with_settings(about).threat
+    usual = recipe_for(data.name)
+    return dataclasses.replace(usual, threat=trained or usual.threat).with_settings(about).threat
 
 
 def _is_run(model: Any) -> bool:

@@ -16,15 +16,25 @@ from pwoa.models.border import Normalised, check_model, check_normalisation, nor
 from pwoa.models.checkpoints.contents import unpack
 from pwoa.models.checkpoints.files import EMBEDDED, load_state, open_checkpoint
 from pwoa.models.checkpoints.fitting import fill, recognise
-from pwoa.models.checkpoints.folder import CONFIG, DESCRIPTION, find_folder, holds_model, read_folder
+from pwoa.models.checkpoints.folder import (
+    CONFIG,
+    DESCRIPTION,
+    WEIGHTS,
+    find_folder,
+    holds_model,
+    read_folder,
+    recorded_threat,
+)
 from pwoa.models.checkpoints.hub import PREFIX
 from pwoa.models.checkpoints.inspection import guess_architecture, likeness
 from pwoa.models.factory import is_factory, load_factory
 from pwoa.models.onnx import OnnxModel
 from pwoa.recipe import RECIPE, records_recipe
+from pwoa.threat import Threat
 
 AUTO = "auto"
 """The architecture that a checkpoint is of, which its names and shapes tell."""
+EMBEDDED_THREAT = Threat("linf", 0.3, 0.01)
 
 Source = str | os.PathLike[str] | nn.Module
 Kind = Literal["network", "folder", "onnx", "factory", "file"]
@@ -90,6 +100,19 @@ def load_model(
         index = torch.arange(min(2, len(data.test)), device=data.test.pixels.device)
         check_model(model, data.test.batch(index)[0], data.classes, logits_only=False)  # probabilities can be measured
     return model
+
+
+def trained_threat(source: Source) -> Threat | None:
+    """Return the attacker that a model was made to resist, as its run or model folder says; None if nothing says it.
+
+    Example: `trained_threat("embedded")` is l∞ 0.3.
+    """
+    if isinstance(source, nn.Module) or not os.fspath(source):
+        return None
+    if (name := os.fspath(source)) == EMBEDDED:
+        return EMBEDDED_THREAT
+    beside = name if holds_model(name) else str(Path(name).parent) if Path(name).name == WEIGHTS else ""
+    return recorded_threat(find_folder(beside), name) if beside else None
 
 
 def kind_of(source: Source) -> Kind:

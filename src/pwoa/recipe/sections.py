@@ -13,6 +13,8 @@ from pwoa.recipe.settings import numbers, parse_setting, replace
 from pwoa.threat import Threat
 
 T = TypeVar("T")
+AUTO = "auto"
+"""How a recipe leaves a choice to the run."""
 
 
 def number(default: float, *, low: float = -math.inf, high: float = math.inf) -> Any:
@@ -46,7 +48,7 @@ class TeacherRecipe:
     done neither in the network nor in its file.
     """
 
-    architecture: str = "lenet"
+    architecture: str = AUTO
     checkpoint: str = "embedded"
     minimum: float = number(20.0, low=0, high=100)
     mean: str = ""
@@ -215,6 +217,9 @@ class Recipe:
     def with_tree(self, tree: Mapping[str, Any], where: str) -> Recipe:
         """Return a copy with the values of a nested mapping, as a TOML file has it, each checked."""
         tree = dict(tree)
+        teacher = tree.get("teacher")
+        if isinstance(teacher, Mapping) and "checkpoint" in teacher and ":" not in self.teacher.architecture:
+            tree["teacher"] = {"architecture": AUTO, **teacher}  # the architecture before it was of another checkpoint
         method = tree.get("method", self.method)
         own = dict(self.own) if method == self.method else {}
         if isinstance(method, str) and isinstance(tree.get(method), Mapping):
@@ -254,9 +259,8 @@ class Recipe:
         return {key: (mine.get(key), theirs.get(key)) for key in known if mine.get(key) != theirs.get(key)}
 
 
-AUTO = "auto"
 CHOSEN = {"teacher.architecture": AUTO, "training.mode": AUTO, "data.validation": 0}
-"""How a recipe leaves a choice to the run, which writes down what it chose."""
+"""The choices that a recipe may leave to the run, which writes down what it chose."""
 INCIDENTAL = ("training.device", "training.checkpoint_seconds", "data.folder", "teacher.checkpoint")
 """Where a run is computed, and where its data and teacher lie; what they are is told by their fingerprints."""
 

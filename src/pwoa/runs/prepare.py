@@ -1,6 +1,6 @@
 """What pruning and robust training share: settings, data and device before a run; the folder and modes during it."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -22,6 +22,7 @@ from pwoa.models.load import load_model
 from pwoa.progress import Progress
 from pwoa.recipe import AUTO, Recipe, recorded_recipe
 from pwoa.runs.folder import Result, Run
+from pwoa.threat import Threat
 from pwoa.training import Engine
 from pwoa.training.fast import choose_mode
 from pwoa.training.processes import Processes, own_device
@@ -57,6 +58,20 @@ def load_given(data: Any, changes: dict[str, Any], progress: Progress) -> Data |
     loaded = load_data(data)
     changes["data.name"] = loaded.name
     return loaded
+
+
+def note_defaults(recipe: Recipe, changes: Mapping[str, Any], threat: Threat, epochs: Sequence[int]) -> list[str]:
+    """Return a line that names the epochs and the threat of data without a preset, unless somebody chose them.
+
+    threat: the one that holds where neither the settings nor the teacher's run say another.
+    """
+    sections = {key.partition(".")[0] for key in changes}
+    unchosen = [
+        *([] if sections & {"search", "finetune", "pretrain"} else [f"{' + '.join(map(str, epochs))} epochs"]),
+        *([] if "threat" in sections or recipe.threat != threat else [f"the threat {recipe.threat}"]),
+    ]
+    name, how = recipe.data.name, "--recipe or --set (in Python: recipe=, settings=)"
+    return [f"{name} has no preset, so defaults hold: {', '.join(unchosen)}; choose by {how}"] if unchosen else []
 
 
 def load_rest(recipe: Recipe, data: Data | None, progress: Progress) -> Loaded:

@@ -1,9 +1,9 @@
 """Robust training from end to end: recipe → data → network → method → engine → evaluation → run folder."""
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +17,10 @@ from pwoa.methods import find_training
 from pwoa.models.architectures.registry import architecture_name, build, lite_width
 from pwoa.models.border import check_model
 from pwoa.models.checkpoints.folder import describe_model, fingerprint
+from pwoa.models.factory import is_factory, load_factory
+from pwoa.models.load import load_model
 from pwoa.progress import Progress
-from pwoa.recipe import Recipe, load_recipe
+from pwoa.recipe import AUTO, Recipe, load_recipe, teacher_recipe_for
 from pwoa.recipe.settings import merge
 from pwoa.runs import prepare
 from pwoa.runs.folder import Result, Run
@@ -31,7 +33,7 @@ def pretrain(
     data: Any = None,
     *,
     method: str | None = None,
-    recipe: str | Path | Recipe = "teacher-mnist",
+    recipe: str | Path | Recipe | None = None,
     settings: Mapping[str, Any] | None = None,
     folder: str | Path | None = None,
     progress: Progress | None = None,
@@ -40,8 +42,10 @@ def pretrain(
 
     Example: `pretrain(data="cifar10", recipe="teacher-cifar10", method="trades").model`.
 
-    model: any nn.Module from images in [0, 1] to logits; it is not changed. None takes the recipe's architecture.
+    model: any nn.Module from images in [0, 1] to logits; it is not changed. None takes the recipe's architecture,
+        "teacher.architecture": a registered name, or `file.py:Net` of your own code.
     data: whatever `load_data` takes; None takes the recipe's.
+    recipe: a preset's name, a TOML file or a Recipe; None takes the preset for the data, else that for MNIST.
     method: pgd-at, trades, mart, hbar, lbgat or fast-at; short for the setting "method".
     folder: where the run lives; the same folder again resumes it. None chooses one under runs/.
     """
@@ -52,9 +56,15 @@ def pretrain(
         changes |= {"teacher.architecture": architecture_name(model), "teacher.checkpoint": "given"}
 
     given = prepare.load_given(data, changes, progress)
-    plan = load_recipe(recipe).with_settings(changes)
+    usual = teacher_recipe_for(changes.get("data.name", "mnist"))
+    plan = load_recipe(recipe or usual or "teacher-mnist").with_settings(changes)
     training = find_training(plan.method)
+    notes = []
+    if recipe is None and usual is None:
+        notes = prepare.note_defaults(plan, changes, load_recipe("teacher-mnist").threat, training.stage_epochs(plan))
     loaded = prepare.load_rest(training.complete(plan), given, progress)
+    if model is None and loaded.recipe.teacher.architecture == AUTO:
+        loaded = replace(loaded, recipe=_like_checkpoint(loaded.recipe, loaded.data))
     network, size = _make_network(loaded.recipe, loaded.data, model)
     network = copy.deepcopy(network).to(loaded.device)
     check_model(network, loaded.sample, loaded.data.classes)
@@ -68,7 +78,7 @@ def pretrain(
             if done := prepare.finished_result(run, network, processes, progress):
                 return done
             plan = loaded.recipe
-            progress.say(_announce(loaded, material, size, run, prepare.where_text(loaded, processes)))
+            progress.say(_announce(loaded, material, size, run, prepare.where_text(loaded, processes), notes))
             with prepare.resumable(run, progress):
                 with torch.random.fork_rng(devices=[]):
                     torch.manual_seed(plan.training.seed + 1)  # a guide is not the network that it guides
@@ -104,12 +114,27 @@ def pretrain(
     return Result(network, run.path, summary, run.metrics())
 
 
+def _like_checkpoint(recipe: Recipe, data: Data) -> Recipe:
+    """Return the recipe with the architecture that its checkpoint is of, which is trained anew."""
+    if not recipe.teacher.checkpoint:
+        raise InputError("name the architecture to train, or your own class: --arch NAME or FILE.py:CLASS")
+    name = architecture_name(load_model(recipe.teacher.checkpoint, data))
+    return recipe.with_settings({"teacher.architecture": name})
+
+
 def _make_network(recipe: Recipe, data: Data, given: nn.Module | None) -> tuple[nn.Module, dict[str, Any]]:
-    """Return the given network, or a new one of the recipe's architecture, Lite if it says so; and how large it is."""
+    """Return the given network, or a new one of the recipe's architecture, Lite if it says so; and how large it is.
+
+    An architecture `file.py:Net` is of the user's own code.
+    """
     name, lite, channels = recipe.teacher.architecture, recipe.pretrain.lite, data.train.pixels.shape[1]
-    if given is not None:
+    if given is not None or is_factory(name):
         if lite > 1:
             raise InputError("pretrain.lite narrows an architecture by name; leave it out for a network of your own")
+        if given is None:
+            with torch.random.fork_rng(devices=[]):
+                torch.manual_seed(recipe.training.seed)
+                given = load_factory(name)
         return given, {"architecture": architecture_name(given), "parameters": _count(given), "rate": 1.0}
     lite_name = f"{name.partition('@')[0]}@{lite_width(name, data.classes, channels, lite)}" if lite > 1 else name
     with torch.device("meta"):
@@ -125,7 +150,14 @@ def _count(model: nn.Module) -> int:
     return sum(parameter.numel() for parameter in model.parameters())
 
 
-def _announce(loaded: prepare.Loaded, material: Material, size: Mapping[str, Any], run: Run, where: str) -> str:
+def _announce(
+    loaded: prepare.Loaded,
+    material: Material,
+    size: Mapping[str, Any],
+    run: Run,
+    where: str,
+    notes: Sequence[str],
+) -> str:
     """Tell a person what is going to be done."""
     recipe = loaded.recipe
     fewer = f", {size['rate']:.4g}× fewer than {recipe.teacher.architecture}" if recipe.pretrain.lite > 1 else ""
@@ -133,4 +165,4 @@ def _announce(loaded: prepare.Loaded, material: Material, size: Mapping[str, Any
         f"{recipe.method}: {size['architecture']} ({size['parameters']:,} parameters{fewer}) on {recipe.data.name}, "
         f"{counted(recipe.pretrain.epochs, 'epoch')} on {material.in_words()}, {where}\n"
         f"threat: {recipe.threat}; run folder: {run.path}"
-    )
+    ) + "".join(f"\nnote: {note}" for note in notes)

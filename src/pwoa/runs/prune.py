@@ -3,7 +3,7 @@
 import copy
 import hashlib
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -24,13 +24,23 @@ from pwoa.models.architectures.registry import architecture_name
 from pwoa.models.border import check_model
 from pwoa.models.checkpoints.folder import describe_model, fingerprint
 from pwoa.models.factory import is_factory
-from pwoa.models.load import kind_of, load_model
+from pwoa.models.load import kind_of, load_model, trained_threat
 from pwoa.progress import Progress
-from pwoa.recipe import AUTO, Recipe, load_recipe, numbers, recipe_for
+from pwoa.recipe import (
+    AUTO,
+    Recipe,
+    has_preset,
+    load_recipe,
+    numbers,
+    recipe_for,
+    recorded_recipe,
+    records_recipe,
+)
 from pwoa.recipe.settings import merge
 from pwoa.runs import prepare
 from pwoa.runs.folder import Result, Run
 from pwoa.sparsity import count, prunable
+from pwoa.threat import Threat
 from pwoa.training import Engine, Material
 from pwoa.training.processes import connected
 from pwoa.training.validation import hsic_plane
@@ -59,7 +69,8 @@ def prune(
     teacher: any nn.Module from images in [0, 1] to logits, which is not changed; or what `load_model` takes, short for
         the setting "teacher.checkpoint". None takes the recipe's.
     data: whatever `load_data` takes; None takes the recipe's.
-    recipe: a preset's name, a TOML file or a Recipe; None takes the preset for the data.
+    recipe: a preset's name, a TOML file or a Recipe; None takes the preset for the data, with the threat of the
+        teacher's own run, and its data if none are given.
     settings: changes to the recipe, as {"section.key": value}; `rate` is short for "sparsity.rate", `method` (pwoa,
         advprune, hydra, harp, apd, magnitude) for "method". The competing methods are published with training.mix 1.
     folder: where the run lives; the same folder again resumes it. None chooses one under runs/.
@@ -75,8 +86,11 @@ def prune(
         changes |= {"teacher.architecture": architecture_name(teacher), "teacher.checkpoint": "given"}
 
     given = prepare.load_given(data, changes, progress)
-    plan = _choose_recipe(recipe, given).with_settings(changes)
+    plan = _choose_recipe(recipe, given, changes).with_settings(changes)
     pruning = find_pruning(plan.method)
+    notes = [] if teacher is not None else _note_threat(plan)
+    if recipe is None and not has_preset(plan.data.name):
+        notes += prepare.note_defaults(plan, changes, Threat(), pruning.stage_epochs(plan))
     loaded = prepare.load_rest(pruning.complete(plan), given, progress)
     if teacher is None:
         teacher, architecture = _load_teacher(loaded.recipe, loaded.data)
@@ -94,7 +108,8 @@ def prune(
             if done := prepare.finished_result(run, student, processes, progress):
                 return done
             plan = loaded.recipe
-            progress.say(_announce(pruning, loaded, material, run, prepare.where_text(loaded, processes)))
+            notes = [*pruning.hints(plan), *notes]
+            progress.say(_announce(pruning, loaded, material, run, prepare.where_text(loaded, processes), notes))
             with prepare.resumable(run, progress):
                 prepare.lay_out(student, torch.channels_last)
                 chosen = pruning(student, teacher, material, plan)
@@ -144,10 +159,29 @@ def prune(
     return Result(student, run.path, summary, run.metrics())
 
 
-def _choose_recipe(source: str | Path | Recipe | None, data: Data | None) -> Recipe:
-    if source is None and data is not None:
-        return recipe_for(data.name)
-    return load_recipe("demo" if source is None else source)
+def _choose_recipe(source: str | Path | Recipe | None, data: Data | None, changes: Mapping[str, Any]) -> Recipe:
+    """Return the recipe that is given, else the preset for the data, with what the teacher's own run says.
+
+    That is its threat, and its data where none are given.
+    """
+    if source is not None:
+        return load_recipe(source)
+    teacher = changes.get("teacher.checkpoint", "")
+    where = {"data.name": changes.get("data.name", "mnist-mini") if data is None else data.name}
+    if data is None and "data.name" not in changes and teacher and records_recipe(teacher):
+        there = recorded_recipe(teacher).data
+        if there.name == "custom":
+            raise InputError(f"{teacher} was made from data given in Python; give --data (in Python: data=)")
+        where = {"data.name": there.name, "data.folder": there.folder}
+    base = recipe_for(where["data.name"]).with_settings(where)
+    return replace(base, threat=trained_threat(teacher) or base.threat)
+
+
+def _note_threat(recipe: Recipe) -> list[str]:
+    """Return a line if the teacher was trained for another attacker than it is pruned for."""
+    trained = trained_threat(recipe.teacher.checkpoint)
+    same = trained is None or str(trained) == str(recipe.threat)
+    return [] if same else [f"the teacher was trained for {trained}, and is pruned for {recipe.threat}"]
 
 
 def _load_teacher(recipe: Recipe, data: Data) -> tuple[nn.Module, str]:
@@ -177,7 +211,9 @@ def _hash_files(method: type[Method], recipe: Recipe) -> dict[str, str]:
     return {setting: hashlib.sha256(file.read_bytes()).hexdigest() for setting, file in files.items() if file.is_file()}
 
 
-def _announce(method: type[Method], loaded: prepare.Loaded, material: Material, run: Run, where: str) -> str:
+def _announce(
+    method: type[Method], loaded: prepare.Loaded, material: Material, run: Run, where: str, notes: Sequence[str]
+) -> str:
     """Tell a person what is going to be done."""
     recipe = loaded.recipe
     name = "" if recipe.method == "pwoa" else f"{recipe.method}: "
@@ -187,9 +223,8 @@ def _announce(method: type[Method], loaded: prepare.Loaded, material: Material, 
     epochs = counted(*stages, "epoch") if len(stages) == 1 else f"{' + '.join(map(str, stages))} epochs"
     mix = recipe.training.mix
     examples = f"mix ratio {mix:g}, not example-free" if mix else "natural examples only"
-    notes = "".join(f"\nnote: {hint}" for hint in method.hints(recipe))
     return (
         f"{name}{recipe.teacher.architecture} on {recipe.data.name}, rate {recipe.sparsity.rate:g}{shared}, "
         f"{epochs} on {material.in_words()}, {where}\n"
-        f"threat: {recipe.threat}; {examples}; run folder: {run.path}{notes}"
-    )
+        f"threat: {recipe.threat}; {examples}; run folder: {run.path}"
+    ) + "".join(f"\nnote: {note}" for note in notes)

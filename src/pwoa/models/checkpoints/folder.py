@@ -22,6 +22,7 @@ from pwoa.models.architectures.registry import architecture_name
 from pwoa.models.border import Normalised
 from pwoa.models.checkpoints.hub import PREFIX, fetch
 from pwoa.models.onnx import OnnxModel
+from pwoa.threat import Threat
 
 WEIGHTS, CONFIG, CARD = "model.safetensors", "config.json", "README.md"
 DESCRIPTION = "model.json"
@@ -95,9 +96,20 @@ def find_folder(name: str | Path, revision: str | None = None) -> Path:
     return fetch(str(name), revision, [WEIGHTS, CONFIG, CARD]) if str(name).startswith(PREFIX) else Path(name)
 
 
+def recorded_threat(folder: Path, source: str) -> Threat | None:
+    """Return the attacker that the model of a folder was made to resist, if the folder says it."""
+    file = _description_file(folder)
+    threat = None if file is None else _read_description(file, source).get("threat")
+    return None if threat is None else Threat(**threat)
+
+
+def _description_file(folder: Path) -> Path | None:
+    return next((folder / name for name in (CONFIG, DESCRIPTION) if (folder / name).is_file()), None)
+
+
 def read_folder(folder: Path, source: str) -> Held:
     """Read and check what a model folder holds; `source` is its name in errors."""
-    file = next((folder / name for name in (CONFIG, DESCRIPTION) if (folder / name).is_file()), None)
+    file = _description_file(folder)
     if file is None or not (folder / WEIGHTS).is_file():
         raise InputError(f"{source} is no model folder: it has no {WEIGHTS if file else CONFIG}")
     about = _read_description(file, source)
