@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import copy
+import dataclasses
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
@@ -586,7 +587,11 @@ def test_what_is_nothing_known_is_not_guessed() -> None:
 def test_an_inspection_says_all(tmp_path: Path) -> None:
     path = saved(tmp_path, {"state_dict": prefixed("module.", dict(WIDE.state_dict()) | sub_block(WIDE.state_dict()))})
     found = inspect_checkpoint(path)
-    assert asdict(found) == {
+    network = {key: value.float() for key, value in WIDE.state_dict().items() if value.is_floating_point()}
+    shapes = {name: shape for name, shape, dtype in found.layout if dtype == "float32"}
+    assert shapes == {key: tuple(value.shape) for key, value in network.items()}
+    assert "class Net(nn.Module):" in found.skeleton
+    assert asdict(dataclasses.replace(found, layout=(), skeleton="")) == {
         "path": str(path),
         "container": "state_dict",
         "prefix": "module.",
@@ -600,6 +605,8 @@ def test_an_inspection_says_all(tmp_path: Path) -> None:
         "dtype": "float32",
         "sparsity": 0.0,
         "warnings": (),
+        "layout": (),
+        "skeleton": "",
     }
     own = inspect_checkpoint(saved(tmp_path, Own().state_dict()))
     assert own.architecture is None

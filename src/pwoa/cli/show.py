@@ -1,10 +1,12 @@
 """Verbs that show what there is: data, models, recipes."""
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from pwoa.cli.options import console, friendly
+from pwoa.errors import InputError
 
 data_app = typer.Typer(help="Data sets: what is here, and get one.", no_args_is_help=True)
 models_app = typer.Typer(help="Architectures that are known, and what is in a checkpoint.", no_args_is_help=True)
@@ -75,27 +77,49 @@ def models_list() -> None:
 def models_inspect(
     file: Annotated[
         str,
-        typer.Argument(help="A checkpoint, a run, a model folder or hf:owner/name; nothing in it is executed."),
+        typer.Argument(help="A checkpoint, a run, a model folder, hf:owner/name or an .onnx file; none is executed."),
     ],
     kept: Annotated[
         float | None, typer.Option(help="The part of the weights that the scores of HYDRA or HARP keep; 1 for all.")
+    ] = None,
+    skeleton: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE.py", help="Write a class that the checkpoint fits; its forward is for you to write."
+        ),
     ] = None,
 ) -> None:
     """Show what a checkpoint or a folder holds: architecture, normalisation, what is not of the network, results.
 
     Example: [bold]pwoa models inspect trades.pt[/bold]
+
+    Example: [bold]pwoa models inspect weights.pt --skeleton mynet.py[/bold]
     """
     from rich.markup import escape
     from rich.table import Table
 
     from pwoa.report.inspection import inspect
 
-    rows, warnings = inspect(file, kept)
+    shown = inspect(file, kept)
     table = Table(show_header=False)
     table.add_column(no_wrap=True)
     table.add_column(overflow="fold")
-    for name, value in rows:
+    for name, value in shown.rows:
         table.add_row(name, escape(value))
     console().print(table)
-    for warning in warnings:
+    if shown.tensors:
+        tensors = Table("tensor", "shape", "dtype")
+        for tensor in shown.tensors:
+            tensors.add_row(escape(tensor.name), "×".join(map(str, tensor.shape)) or "a number", tensor.dtype)
+        console().print(tensors)
+    for warning in shown.warnings:
         console().print(f"warning: {warning}", style="yellow", markup=False, soft_wrap=True)
+    if skeleton is not None:
+        if not shown.skeleton:
+            raise InputError(f"{file} is no checkpoint file, from which a skeleton is made; leave out --skeleton")
+        try:
+            with skeleton.open("x", encoding="utf-8") as source:
+                source.write(shown.skeleton)
+        except FileExistsError:
+            raise InputError(f"{skeleton} exists; give --skeleton the name of a new file") from None
+        print(f"write the forward pass of Net in {skeleton}, then use it as --arch {skeleton}:Net")

@@ -55,6 +55,19 @@ class OnnxModel(nn.Module):
         self.shape = tuple(size if isinstance(size, int) and size > 0 else None for size in images.shape)
         self.fingerprint = _fingerprint(self.path, normalisation)
 
+    def describe(self) -> dict[str, str]:
+        """Return what the file says of its graph: input, outputs, and what wrote it."""
+        session = self._session(CPU)
+        outputs = [
+            f"{value.name}: {_sizes(value.shape) or 'a number'} of {value.type}" for value in session.get_outputs()
+        ]
+        meta = session.get_modelmeta()
+        return {
+            "input": f"{self._input}: {_sizes(self.shape)} of {str(self._dtype).removeprefix('torch.')}",
+            "outputs": "; ".join(outputs),
+            "written by": meta.producer_name or "unknown",
+        }
+
     def __deepcopy__(self, memo: dict[int, Any]) -> "OnnxModel":
         return self
 

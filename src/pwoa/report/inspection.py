@@ -2,46 +2,74 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from pwoa.attacks.registry import attack_label
 from pwoa.errors import counted
 from pwoa.models.border import Normalisation
 from pwoa.models.checkpoints.folder import CARD, Held, find_folder, holds_model, read_folder
-from pwoa.models.checkpoints.inspection import Inspection, inspect_checkpoint
+from pwoa.models.checkpoints.inspection import Inspection, TensorForm, inspect_checkpoint
+from pwoa.models.onnx import OnnxModel
 from pwoa.recipe import recorded_recipe
 from pwoa.runs.folder import Run
 from pwoa.share.card import recorded
 from pwoa.threat import Threat
 
+NO_NORMALISATION = "none in the file; if it was done outside the network, give --mean and --std"
 Rows = list[tuple[str, str]]
 """A name and a value each, in the order in which one asks."""
 
 
-def inspect(name: str | Path, kept: float | None = None) -> tuple[Rows, tuple[str, ...]]:
-    """Return what is in the file or folder of that name, and what should be known before trusting it."""
+class Shown(NamedTuple):
+    """What is in a file or folder, what should be known before trusting it, the tensors of an unknown network.
+
+    skeleton: Python source of a class that the tensors of a checkpoint file fit.
+    """
+
+    rows: Rows
+    warnings: tuple[str, ...] = ()
+    tensors: tuple[TensorForm, ...] = ()
+    skeleton: str = ""
+
+
+def inspect(name: str | Path, kept: float | None = None) -> Shown:
+    """Return what is in the file or folder of that name. Example: `inspect("trades.pt").rows`."""
     run = Run(name)
     if not run.started and not holds_model(name):
+        if Path(name).suffix == ".onnx":
+            return Shown(_onnx_rows(OnnxModel(name)))
         found = inspect_checkpoint(name, kept)
-        return inspection_rows(found), found.warnings
+        unknown = found.architecture is None
+        return Shown(inspection_rows(found), found.warnings, found.layout if unknown else (), found.skeleton)
     rows = _run_rows(run) if run.started else [("folder", str(name))]
     if holds_model(name):
         folder = find_folder(name)
         rows += ([] if run.started else _card_rows(folder / CARD)) + _model_rows(read_folder(folder, str(name)))
-    return rows, ()
+    return Shown(rows)
+
+
+def _onnx_rows(model: OnnxModel) -> Rows:
+    """Return what an ONNX file says of its graph."""
+    sizes = [*model.shape, None, None][1:]
+    return [
+        ("file", str(model.path)),
+        ("kind", "ONNX: it can be measured, not pruned"),
+        ("input channels", str(sizes[0] or "unknown")),
+        *model.describe().items(),
+        ("normalisation", NO_NORMALISATION),
+    ]
 
 
 def inspection_rows(found: Inspection) -> Rows:
     """Return what is in a checkpoint file."""
-    known = found.architecture is not None
-    normalisation = "none in the file; if it was done outside the network, give --mean and --std"
+    normalisation, guess = NO_NORMALISATION, "" if found.architecture else " (a guess by the shapes)"
     if found.normalisation is not None:
         normalisation = "none (mean 0, std 1)" if found.normalisation.trivial else str(found.normalisation)
     rows = [
         ("file", found.path),
         ("architecture", found.architecture or "not a registered one"),
-        ("classes", str(found.classes) if known else "unknown"),
-        ("input channels", str(found.channels) if known else "unknown"),
+        ("classes", f"{found.classes}{guess}" if found.classes else "unknown"),
+        ("input channels", f"{found.channels}{guess}" if found.channels else "unknown"),
         ("parameters", f"{found.parameters:,}"),
         ("normalisation", normalisation),
         ("saved as", found.dtype),

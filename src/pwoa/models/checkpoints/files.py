@@ -53,13 +53,20 @@ def open_checkpoint(path: str | Path) -> Opened:
     numbers: dict[str, float] = {}
     remarks: list[str] = []
     while not _is_state(content):
+        if _is_single(content):
+            names.append("0")
+            content = content[0]
+            continue
         if _is_cascade(content):
             raise InputError(
                 f"{path} holds {len(content)} networks one after the other (a cascade, as convex_adversarial saves "
                 "it), not one; save the one you want with torch.save(state_dict[0], …)"
             )
         keys = [name for name in CONTAINERS if isinstance(content, Mapping) and name in content]
-        known = [name for name in keys if isinstance(content[name], Mapping) or _is_cascade(content[name])]
+        inner = {name: content[name] for name in keys}
+        known = [
+            key for key, value in inner.items() if isinstance(value, Mapping) or _is_cascade(value) or _is_single(value)
+        ]
         if not known:
             raise InputError(
                 f"{path} holds no state dict (found {_describe(content)}); "
@@ -164,11 +171,17 @@ def _is_state(content: Any) -> bool:
 def _leads_to_state(content: Any) -> bool:
     if _is_state(content) or _is_cascade(content):
         return True
+    if _is_single(content):
+        return _leads_to_state(content[0])
     return isinstance(content, Mapping) and any(_leads_to_state(content.get(name)) for name in CONTAINERS)
 
 
 def _is_cascade(content: Any) -> bool:
     return isinstance(content, (list, tuple)) and len(content) > 0 and all(map(_is_state, content))
+
+
+def _is_single(content: Any) -> bool:
+    return isinstance(content, (list, tuple)) and len(content) == 1 and isinstance(content[0], Mapping)
 
 
 def _rivals(content: Mapping[Any, Any], taken: str) -> list[str]:

@@ -16,6 +16,7 @@ from pwoa.models.border import Normalisation
 from pwoa.models.checkpoints.contents import Checkpoint, unpack
 from pwoa.models.checkpoints.files import COUNTER, open_checkpoint, some
 from pwoa.models.checkpoints.pruned import ScoresError
+from pwoa.models.checkpoints.skeleton import write_skeleton
 
 _SCALES = (1, 10, 100, 1_000, 10_000)
 _WIDEST = 10
@@ -34,13 +35,22 @@ class Guess(NamedTuple):
     channels: int
 
 
+class TensorForm(NamedTuple):
+    """A tensor of a file: its name in the network, its shape, and the dtype it was saved as."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+
+
 @dataclass(frozen=True)
 class Inspection:
     """What a checkpoint file holds.
 
-    container, prefix: what stood around the network, empty if nothing. architecture, classes, channels: None if it is
-    no registered architecture. dropped: tensors that are no part of the network, and why. sparsity: the part of exact
-    zeros among the weights of layers, if it is more than a few percent, else 0.
+    container, prefix: what stood around the network, empty if nothing. architecture: None if it is no registered one;
+    classes and channels are then guessed from the last and the first layer, or None. dropped: tensors that are no part
+    of the network, and why. sparsity: the part of exact zeros among the weights of layers, if it is more than a few
+    percent, else 0. layout: the form of each tensor of the network. skeleton: Python source of a class that they fit.
     """
 
     path: str
@@ -56,6 +66,8 @@ class Inspection:
     dtype: str
     sparsity: float
     warnings: tuple[str, ...]
+    layout: tuple[TensorForm, ...] = ()
+    skeleton: str = ""
 
 
 def inspect_checkpoint(path: str | Path, kept: float | None = None) -> Inspection:
@@ -75,8 +87,8 @@ def inspect_checkpoint(path: str | Path, kept: float | None = None) -> Inspectio
         container=contents.container,
         prefix=contents.prefix,
         architecture=guess.architecture if guess else None,
-        classes=guess.classes if guess else None,
-        channels=guess.channels if guess else None,
+        classes=guess.classes if guess else _likely_classes(contents.state),
+        channels=guess.channels if guess else _likely_channels(contents.state),
         normalisation=contents.normalisation,
         dropped=contents.dropped,
         tensors=len(contents.tensors),
@@ -84,6 +96,8 @@ def inspect_checkpoint(path: str | Path, kept: float | None = None) -> Inspectio
         dtype=contents.dtype,
         sparsity=_sparsity(contents.state),
         warnings=(*contents.warnings, *doubts, *_doubts(contents, guess)),
+        layout=_layout(contents, opened.tensors),
+        skeleton=write_skeleton(contents.state),
     )
 
 
@@ -152,6 +166,31 @@ def _shapes(architecture: str, classes: int, channels: int) -> dict[str, tuple[i
     return {key: tuple(value.shape) for key, value in state.items() if not key.endswith(COUNTER)}
 
 
+def _likely_classes(state: Mapping[str, Tensor]) -> int | None:
+    """Return the outputs of the last layer: a matrix, or a convolution of 1×1."""
+    ends = [value for key, value in state.items() if key.endswith("weight") and _is_end(value)]
+    return int(ends[-1].shape[0]) if ends else None
+
+
+def _is_end(value: Tensor) -> bool:
+    return value.dim() == 2 or (value.dim() == 4 and value.shape[2:].numel() == 1)
+
+
+def _likely_channels(state: Mapping[str, Tensor]) -> int | None:
+    """Return the inputs of the first convolution, if they are as many as images usually have."""
+    first = next((value for value in state.values() if value.dim() == 4), None)
+    return int(first.shape[1]) if first is not None and first.shape[1] in (1, 3, 4) else None
+
+
+def _layout(contents: Checkpoint, saved: Mapping[str, Tensor]) -> tuple[TensorForm, ...]:
+    """Return the form of each tensor; one that was put together from several has the dtype of computation."""
+    forms = []
+    for name, value in contents.state.items():
+        before = saved.get(contents.prefix + name, saved.get(name, value))
+        forms.append(TensorForm(name, tuple(value.shape), str(before.dtype).removeprefix("torch.")))
+    return tuple(forms)
+
+
 def _sparsity(state: Mapping[str, Tensor]) -> float:
     weights = [value for value in state.values() if value.dim() > 1]
     total = sum(value.numel() for value in weights)
@@ -163,7 +202,7 @@ def _doubts(contents: Checkpoint, guess: Guess | None) -> list[str]:
     """List what a person should know before trusting the file."""
     doubts = []
     if guess is None:
-        doubts.append("no registered architecture: " + (likeness(contents.state) or "give --arch MODULE:FUNCTION"))
+        doubts.append("no registered architecture: " + (likeness(contents.state) or "give --arch FILE.py:CLASS"))
     if contents.hidden:
         doubts.append("the layer before the network left nothing in the file; give its --mean and --std")
     if bad := [key for key, value in contents.state.items() if not bool(torch.isfinite(value).all())]:
