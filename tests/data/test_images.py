@@ -51,6 +51,24 @@ def test_split_is_disjoint_complete_and_seeded(total: int, share: float, seed: i
     assert torch.equal(held, data.split(validation, seed)[1])
 
 
+def test_a_part_of_the_training_images_is_seeded_and_balanced() -> None:
+    labels = torch.tensor([0] * 50 + [1] * 30 + [2] * 4)
+    images = Images(torch.zeros(84, 1, 2, 2), labels)
+    data = Data("d", images, images, 3)
+    train, held = data.split(5, 0, 30)
+    chosen = torch.cat([train, held])
+    assert len(held) == 5
+    assert len(chosen.unique()) == 30
+    assert labels[chosen].bincount().tolist() == [13, 13, 4]
+    assert torch.equal(train, data.split(5, 0, 30)[0])
+    assert not torch.equal(train, data.split(5, 1, 30)[0])
+    assert all(map(torch.equal, data.split(5, 0, 84), data.split(5, 0)))
+    with pytest.raises(InputError, match=r"d has 84 training images: set data.images to at most that, or to 0 for all"):
+        data.split(5, 0, 85)
+    with pytest.raises(InputError, match="cannot hold out 30 of the 30 training images"):
+        data.split(30, 0, 30)
+
+
 def test_another_seed_holds_out_others() -> None:
     data = Data("d", make(100), make(1), 10)
     assert not torch.equal(data.split(50, 0)[1], data.split(50, 1)[1])

@@ -69,6 +69,33 @@ def test_torch_datasets() -> None:
     assert torch.equal(data.test.labels, Y)
 
 
+@pytest.mark.parametrize(("image", "label"), [("image", "label"), ("img", "label"), ("pixel_values", "labels")])
+def test_datasets_of_dicts(image: str, label: str) -> None:
+    samples = Samples(*({label: int(y), image: x, "id": 7} for x, y in zip(X, Y, strict=True)))
+    data = load_data((samples, samples))
+    assert torch.equal(data.train.pixels, X)
+    assert torch.equal(data.test.labels, Y)
+
+
+class Flipped(Samples):
+    """Has a random transform."""
+
+    def __getitem__(self, i: int) -> Any:
+        image, label = super().__getitem__(i)
+        return (image.flip(2) if torch.rand(()) < 0.5 else image), label
+
+
+def test_random_transforms_are_noticed_and_frozen() -> None:
+    pairs = [(x, int(y)) for x, y in zip(X, Y, strict=True)]
+    torch.manual_seed(0)
+    with pytest.warns(UserWarning, match=r"images of train change .* read once and stay as they are: .*data\.augment"):
+        data = load_data((Flipped(*pairs), Samples(*pairs)))
+    drawn = torch.rand(1)
+    torch.manual_seed(0)
+    assert torch.equal(data.train.pixels, torch.stack([Flipped(*pairs)[i][0] for i in range(6)]))
+    assert torch.equal(drawn, torch.rand(1))
+
+
 @pytest.mark.parametrize(("mode", "channels"), [("L", 1), ("RGB", 3)])
 def test_datasets_of_pillow_images(mode: str, channels: int) -> None:
     pixels = np.random.default_rng(0).integers(0, 256, (5, 4, channels), dtype=np.uint8)
@@ -106,6 +133,7 @@ def with_pixel(value: float) -> Tensor:
         ((X, ["cat"] * 6), "train labels: not a tensor or an array of numbers"),
         ((X, Y, Y), "train has 3 parts: give"),
         (X, r"train\[0\] is not a pair"),
+        (Samples({"image": X[0], "class": 1}), r"train\[0\] is a dict of image, class: .* must give image and label"),
         (7, r"train is a int: give \(train, test\)"),
         ((X[:, :, :4], Y), r"train images have shape \(3, 4, 8\) and test images \(3, 8, 8\)"),
         (Samples(), "train is empty"),

@@ -198,6 +198,19 @@ def test_a_checkpoint_is_of_the_architecture_that_it_is_of_whatever_the_recipe_s
     assert trained.summary["architecture"] == recorded_recipe(trained.folder).teacher.architecture == "smallcnn@0.1"
 
 
+def test_a_run_trains_on_a_part_of_the_images(own: Any, tmp_path: Path) -> None:
+    lines = Lines()
+    few = {key: value for key, value in QUICK.items() if key != "data.validation"} | {"data.images": 50}
+    pwoa.prune("embedded", own, recipe="mnist", settings=few, folder=tmp_path / "run", force=True, progress=lines)
+    assert "45 images (5 held out)" in "".join(lines.lines)
+    file = tmp_path / "run" / "recipe.toml"
+    assert (recorded_recipe(tmp_path / "run").data.images, recorded_recipe(tmp_path / "run").data.validation) == (50, 5)
+    file.write_text(file.read_text().replace("images = 50\n", "", 1))
+    assert recorded_recipe(tmp_path / "run").data.images == 0
+    with pytest.raises(InputError, match=r"custom has 80 training images: set data.images to at most that"):
+        pwoa.prune("embedded", own, recipe="mnist", settings=QUICK | {"data.images": 81}, force=True)
+
+
 def test_a_class_of_ones_own_is_trained_and_pruned(tmp_path: Path) -> None:
     (tmp_path / "mynet.py").write_text(NET)
     factory, folder = f"{tmp_path / 'mynet.py'}:Net", tmp_path / "run"

@@ -46,18 +46,25 @@ class Data:
     test: Images
     classes: int
 
-    def split(self, validation: int, seed: int) -> tuple[Tensor, Tensor]:
+    def split(self, validation: int, seed: int, images: int = 0) -> tuple[Tensor, Tensor]:
         """Return indices into `train`: the part to train on, and `validation` held-out ones in random order.
 
-        The first so many held-out images are then a fair sample, also of data that is sorted by class.
+        The first so many held-out images are then a fair sample, also of data that is sorted by class. Both are of
+        `images` training images (0: all), of each class as many as of the others as far as there are.
         """
         total = len(self.train)
+        if images > total:
+            raise InputError(
+                f"{self.name} has {counted(total, 'training image')}: set data.images to at most that, or to 0 for all"
+            )
+        order = torch.randperm(total, generator=torch.Generator().manual_seed(seed))
+        if images:
+            order, total = _balanced(order, self.train.labels.cpu(), images), images
         if not 0 <= validation < total:
             raise InputError(
                 f"cannot hold out {validation} of the {counted(total, 'training image')} of {self.name}: "
                 f"set data.validation to fewer, such as {max(1, total // 10)}"
             )
-        order = torch.randperm(total, generator=torch.Generator().manual_seed(seed))
         device = self.train.labels.device
         return order[validation:].sort().values.to(device), order[:validation].to(device)
 
@@ -77,6 +84,16 @@ class Data:
     def to(self, device: torch.device | str) -> "Data":
         """Return the data set on another device."""
         return Data(self.name, self.train.to(device), self.test.to(device), self.classes)
+
+
+def _balanced(order: Tensor, labels: Tensor, images: int) -> Tensor:
+    """Return so many of the positions in `order`, in that order, of each class as many as of the others."""
+    by_class = labels[order].argsort(stable=True)
+    sizes = labels.bincount()
+    starts = (sizes.cumsum(0) - sizes).repeat_interleave(sizes)
+    place_in_class = torch.empty_like(order)
+    place_in_class[by_class] = torch.arange(len(order)) - starts
+    return order[place_in_class.argsort(stable=True)[:images].sort().values]
 
 
 def as_float(pixels: Tensor) -> Tensor:

@@ -3,9 +3,10 @@
 A folder of one's own holds image files in train/<class>/ and test/<class>/.
 """
 
-from collections.abc import Mapping
+import warnings
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -22,6 +23,9 @@ from pwoa.errors import InputError, counted, first_line
 
 USUAL_CHANNELS = (1, 3, 4)
 FORM = "give (train, test), each a pair (images, labels) or a torch Dataset of (image, label)"
+IMAGE_KEYS, LABEL_KEYS = ("image", "img", "pixel_values"), ("label", "labels")
+"""How image and label are called in a sample that is a dict, as Hugging Face's data sets have them."""
+READ_TWICE = 8
 SUFFIXES = (".png", ".jpg", ".jpeg")
 GREY = ("1", "L", "LA")
 COLOUR = ("P", "RGB", "RGBA", "CMYK", "YCbCr", "HSV", "LAB")
@@ -34,7 +38,8 @@ def load_data(source: Source, *, data_folder: str | Path | None = None, progress
     """Load a data set, checked and in memory. Example: `load_data("mnist")`.
 
     source: a known name (see DATASETS), a folder of images train/<class>/ and test/<class>/, a pair (train, test) of
-    (images, labels) or torch Datasets, or a Data, which is returned as it is.
+    (images, labels) or torch Datasets of (image, label) or {"image": …, "label": …}, or a Data, which is returned as it
+    is.
     data_folder: where the official files of a named data set lie; without it they come from the cache or are
     downloaded. progress: called as `progress(file, bytes_done, bytes_total)` during a download.
     """
@@ -92,7 +97,7 @@ def _images(part: Any, where: str) -> Images:
 
 
 def _collect(dataset: Any, where: str) -> tuple[Tensor, Tensor]:
-    """Take every sample of a torch Dataset, once; random transforms in it are thereby frozen."""
+    """Take every sample of a torch Dataset, once; random transforms in it are thereby frozen, with a warning."""
     iterable = isinstance(dataset, IterableDataset)
     if not iterable and not (hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__")):
         raise InputError(f"{where} is a {type(dataset).__name__}: {FORM}")
@@ -107,12 +112,37 @@ def _collect(dataset: Any, where: str) -> tuple[Tensor, Tensor]:
                 f"{where}[{i}] is {image.dtype} of shape {_shape(image)}, {where}[0] is {images[0].dtype} "
                 f"of shape {_shape(images[0])}: make all images the same"
             )
+    if not iterable and _changes(dataset, images):
+        warnings.warn(
+            f"the images of {where} change from one reading to the next, as by random transforms; they are read once "
+            "and stay as they are: leave the transforms out, and set data.augment to crop-flip",
+            stacklevel=2,
+        )
     return torch.stack(images), torch.stack([label.reshape(()) for _, label in samples])
 
 
-def _sample(sample: Any, where: str) -> tuple[Tensor, Tensor]:
+def _changes(dataset: Any, images: Sequence[Tensor]) -> bool:
+    """Tell whether some images differ when they are read again; torch's random numbers go on as if they were not."""
+    positions = range(0, len(images), -(-len(images) // READ_TWICE))
+    with torch.random.fork_rng(devices=[]):
+        again = [_sample(dataset[position], f"item {position}").image for position in positions]
+    return any(not torch.equal(image, images[position]) for image, position in zip(again, positions, strict=True))
+
+
+class _Sample(NamedTuple):
+    image: Tensor
+    label: Tensor
+
+
+def _sample(sample: Any, where: str) -> _Sample:
+    if isinstance(sample, Mapping):
+        keys = [next((key for key in names if key in sample), None) for names in (IMAGE_KEYS, LABEL_KEYS)]
+        if None in keys:
+            names = ", ".join(map(str, sample))
+            raise InputError(f"{where} is a dict of {names}: a data set must give image and label")
+        sample = tuple(sample[key] for key in keys)
     if not isinstance(sample, (tuple, list)) or len(sample) != 2:
-        raise InputError(f"{where} is not a pair: a data set must give (image, label)")
+        raise InputError(f"{where} is not a pair: a data set must give (image, label), or a dict of image and label")
     image, label = sample
     if not isinstance(image, (Tensor, np.ndarray)):
         if not hasattr(image, "__array_interface__"):  # which a PIL image has: Pillow need not be imported
@@ -122,7 +152,7 @@ def _sample(sample: Any, where: str) -> tuple[Tensor, Tensor]:
     label = _tensor(label if isinstance(label, Tensor) else np.asarray(label), f"{where} label")
     if label.numel() != 1:
         raise InputError(f"{where} has a label of shape {_shape(label)}: give one class number")
-    return _tensor(image, f"{where} image"), label
+    return _Sample(_tensor(image, f"{where} image"), label)
 
 
 def _tensor(value: Any, where: str) -> Tensor:

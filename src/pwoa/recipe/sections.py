@@ -31,12 +31,14 @@ def choice(default: str, *options: str) -> Any:
 class DataRecipe:
     """Which images: a known data set or a folder of images, and how they are split and augmented.
 
-    `validation` of the training images are held out, to select the model by; 0 is a tenth of them, at most 5,000.
+    Of `images` training images (0: all), chosen by the seed and balanced by class, `validation` are held out, to select
+    the model by; 0 is a tenth of them, at most 5,000.
     """
 
     name: str = "mnist-mini"
     folder: str = ""
     augment: str = choice("none", "none", "crop-flip")
+    images: int = number(0, low=0)
     validation: int = number(0, low=0)
 
 
@@ -239,7 +241,7 @@ class Recipe:
 
     def for_images(self, images: int) -> Recipe:
         """Return the recipe for so many training images, which says how many are held out where it has 0."""
-        held_out = self.data.validation or max(1, min(images // 10, 5000))
+        held_out = self.data.validation or max(1, min((self.data.images or images) // 10, 5000))
         return self.with_settings({"data.validation": held_out})
 
     def seeded_evaluation(self) -> Evaluation:

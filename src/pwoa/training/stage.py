@@ -29,7 +29,7 @@ class Material:
     @classmethod
     def of(cls, data: Data, recipe: Recipe, device: torch.device) -> Material:
         """Return the training part and the held-out validation part of the data's training set."""
-        train, validation = data.split(recipe.data.validation, recipe.training.seed)
+        train, validation = data.split(recipe.data.validation, recipe.training.seed, recipe.data.images)
         if recipe.training.batch > len(train):
             raise InputError(
                 f"a batch of {recipe.training.batch} is larger than the {counted(len(train), 'training image')}"
