@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
@@ -9,6 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+import pwoa
 from pwoa.errors import InputError
 from pwoa.models.border import as_logits, check_model
 
@@ -160,3 +162,8 @@ def test_it_looks_at_the_model_in_eval_mode_and_leaves_it_as_it_was(training: bo
     with pytest.raises(InputError):
         check_model(model, X.repeat(1, 2, 1, 1), 4)
     assert model.training is training
+
+
+def test_what_attacks_see_is_defined_once() -> None:
+    sources = Path(pwoa.__file__).parent.rglob("*.py")
+    assert sum("\nLogitModel = " in source.read_text(encoding="utf-8") for source in sources) == 1

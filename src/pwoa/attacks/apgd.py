@@ -8,8 +8,11 @@ logits are shifted or scaled. The DLR takes three classes, its targeted form fou
 denominator is that of all three classes, and with two classes, where it would always be 1, both become cross-entropy.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -18,8 +21,10 @@ from torch.nn import functional as F
 from pwoa.attacks.ball import Ball, per_image, steepest, take_
 from pwoa.attacks.problem import TARGETS, Problem, Random, Round, lead, likely_targets, run_rounds
 from pwoa.guard import refuse_attack
-from pwoa.models.border import LogitModel
 from pwoa.threat import Threat
+
+if TYPE_CHECKING:
+    from pwoa.models.border import LogitModel
 
 STEPS = 100
 MOMENTUM = 0.75  # the paper's α: the share of the new step

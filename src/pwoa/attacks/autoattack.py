@@ -10,6 +10,7 @@ import time
 import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -19,8 +20,10 @@ from pwoa.attacks.problem import Problem, Round, count_classes
 from pwoa.attacks.registry import AUTOATTACK, NATURAL, find_attack, parse_attacks
 from pwoa.errors import InputError
 from pwoa.guard import refuse_attack
-from pwoa.models.border import LogitModel
 from pwoa.threat import Threat
+
+if TYPE_CHECKING:
+    from pwoa.models.border import LogitModel
 
 ROBUST = -1
 

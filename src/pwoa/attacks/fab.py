@@ -5,8 +5,11 @@ decision, taken as a hyperplane at each step, with a pull back to the natural im
 targeted form (FAB-T): the boundary is that between the true class and one other class at a time.
 """
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from functools import partial
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -14,8 +17,10 @@ from torch import Tensor
 from pwoa.attacks.ball import distance, onto_hyperplane, per_image, project, take_
 from pwoa.attacks.problem import TARGETS, Problem, Random, Round, likely_targets, run_rounds
 from pwoa.guard import refuse_attack
-from pwoa.models.border import LogitModel
 from pwoa.threat import Threat
+
+if TYPE_CHECKING:
+    from pwoa.models.border import LogitModel
 
 STEPS = 100
 ALPHA_MAX = 0.1  # the strongest pull towards the natural image

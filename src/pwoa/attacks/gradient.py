@@ -1,6 +1,9 @@
 """FGSM (Goodfellow et al. 2015), PGD (Madry et al. 2018), and PGD on the loss of Carlini & Wagner (2017)."""
 
+from __future__ import annotations
+
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -9,8 +12,10 @@ from torch.nn import functional as F
 from pwoa.attacks.ball import Ball, per_image, steepest
 from pwoa.attacks.problem import Random, is_broken, lead
 from pwoa.guard import refuse_attack
-from pwoa.models.border import LogitModel
 from pwoa.threat import Threat
+
+if TYPE_CHECKING:
+    from pwoa.models.border import LogitModel
 
 AttackLoss = Callable[[Tensor, Tensor], Tensor]
 """(logits, labels) → the sum over images of what the attacker wants large."""

@@ -8,13 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from pwoa.errors import InputError
-from pwoa.models.border import LogitModel
 from pwoa.threat import Threat
+
+if TYPE_CHECKING:
+    from pwoa.models.border import LogitModel
 
 TARGETS = 9
 """How many classes the targeted attacks aim at, one after the other, or all others where there are fewer."""

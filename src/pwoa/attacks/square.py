@@ -4,9 +4,12 @@ Each image has its own random window. Windows are masks over whole images, so th
 operations whatever the number of images.
 """
 
+from __future__ import annotations
+
 import math
 from collections.abc import Sequence
 from functools import lru_cache, partial
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -14,8 +17,10 @@ from torch import Tensor
 from pwoa.attacks.ball import Ball, take_
 from pwoa.attacks.problem import Problem, Random, Round, lead, run_rounds
 from pwoa.guard import refuse_attack
-from pwoa.models.border import LogitModel
 from pwoa.threat import Threat
+
+if TYPE_CHECKING:
+    from pwoa.models.border import LogitModel
 
 _TINY = 1e-12
 _FAR = 1e9
