@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -12,8 +13,10 @@ from hypothesis import strategies as st
 
 from pwoa.errors import InputError
 from pwoa.recipe import RECIPE, load_recipe, presets, recipe_for, recorded_recipe, records_recipe, to_toml
+from pwoa.recipe.methods import METHOD_SECTIONS
 from pwoa.recipe.sections import Recipe, flat, number
 from pwoa.threat import Threat
+from scripts.update_settings import PAGE, page
 
 few = settings(deadline=None, max_examples=50)
 
@@ -430,7 +433,10 @@ def test_what_is_wrong_with_the_section_of_the_method_is_said_where_it_is_used(
 
 @pytest.mark.parametrize("given", [{"method": "harp", "apd.weight": 0.5}, {"harp.gamma": 0.5}])
 def test_a_setting_of_another_method_is_unknown(given: dict[str, Any]) -> None:
-    with pytest.raises(InputError, match=r"unknown key '(apd|harp)'"):
+    with pytest.raises(
+        InputError,
+        match=r"'(apd|harp)' is a section of the method (apd|harp), and the method here is (pwoa|harp); leave",
+    ):
         Recipe().with_settings(given)
 
 
@@ -481,3 +487,30 @@ def test_the_recipe_of_a_run_is_read_back_whole(tmp_path: Path) -> None:
 )
 def test_a_threat_is_written_as_in_papers(threat: Threat, text: str) -> None:
     assert str(threat) == text
+
+
+def test_an_explained_recipe_has_every_setting_of_its_method_with_words_and_can_be_given_back(tmp_path: Path) -> None:
+    for name in presets():
+        text = to_toml(load_recipe(name), explained=True)
+        (tmp_path / "explained.toml").write_text(text, encoding="utf-8")
+        own = METHOD_SECTIONS.get(load_recipe(name).method)
+        whole = load_recipe(name) if own is None else load_recipe(name).with_own(load_recipe(name).own_settings(own))
+        assert load_recipe(tmp_path / "explained.toml") == whole
+        settings = [line for line in text.splitlines() if line and not line.startswith("[")]
+        assert len(settings) == len(flat(whole))
+        assert all(re.search(r"  # \S", line) for line in settings), name
+
+
+@pytest.mark.parametrize("changes", [{"harp.gamma": 1}, {"method": "pwoa", "harp": {"gamma": 1}}])
+def test_the_section_of_another_method_is_named_as_such(changes: dict[str, Any]) -> None:
+    words = "settings: 'harp' is a section of the method harp, and the method here is pwoa; leave it out, or set method"
+    with pytest.raises(InputError, match=words):
+        Recipe().with_settings(changes)
+    assert Recipe().with_settings({"harp.gamma": 1, "method": "harp"}).own == (("gamma", 1),)
+
+
+def test_the_page_of_settings_is_up_to_date() -> None:
+    assert PAGE.read_text(encoding="utf-8") == page()  # else: python -m scripts.update_settings
+    for setting in flat(Recipe()):
+        assert f"| `{setting}` | " in page()
+    assert "| `sparsity.rate` | `4.0` | at least 1 | unpruned size over pruned size" in page()

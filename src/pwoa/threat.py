@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fractions import Fraction
 from numbers import Real
 
@@ -21,9 +21,9 @@ class Threat:
     Example: `str(Threat("linf", 8 / 255, 2 / 255))` is "l∞ 8/255".
     """
 
-    norm: str = "linf"
-    radius: float = 8 / 255
-    step: float = 2 / 255
+    norm: str = field(default="linf", metadata={"about": "linf or l2"})
+    radius: float = field(default=8 / 255, metadata={"about": "how far an image may be moved, as 0.3 or 8/255"})
+    step: float = field(default=2 / 255, metadata={"about": "length of a step of PGD and CW"})
 
     def __post_init__(self) -> None:
         if self.norm not in HIGHEST:

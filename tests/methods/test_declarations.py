@@ -14,10 +14,11 @@ import pwoa
 from pwoa.data.images import Data
 from pwoa.errors import InputError
 from pwoa.methods import METHODS, find_method, find_pruning, find_training
-from pwoa.methods.apd import Apd, ApdSettings
-from pwoa.methods.harp import Harp, HarpSettings
+from pwoa.methods.apd import Apd
+from pwoa.methods.harp import Harp
 from pwoa.methods.hydra import Hydra
 from pwoa.recipe import Recipe, flat
+from pwoa.recipe.methods import ApdSettings, HarpSettings
 
 Make = Callable[..., Recipe]
 PRUNING = [name for name, method in METHODS.items() if method.prunes]

@@ -47,13 +47,13 @@ def data_get(name: Annotated[str, typer.Argument(help="mnist, fashion-mnist, cif
 def recipe(
     name: Annotated[str | None, typer.Argument(help="A preset or a TOML file; without it, the presets.")] = None,
 ) -> None:
-    """Show a recipe with all its settings, any of which `--set` changes; or which presets there are.
+    """Show a recipe with all its settings and what each means; any can be changed by `--set`. Or list the presets.
 
     Example: [bold]pwoa recipe cifar10[/bold]
     """
     from pwoa.recipe import load_recipe, presets, to_toml
 
-    print("\n".join(presets()) if name is None else to_toml(load_recipe(name)).strip())
+    print("\n".join(presets()) if name is None else to_toml(load_recipe(name), explained=True).strip())
 
 
 @models_app.command("list")

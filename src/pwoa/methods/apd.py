@@ -16,7 +16,6 @@ their own with fixed masks, so that averaged weights have the budget too. λ and
 
 import copy
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import torch
 from torch import nn
@@ -30,21 +29,9 @@ from pwoa.models.checkpoints.contents import normalises
 from pwoa.models.checkpoints.files import open_checkpoint
 from pwoa.models.checkpoints.fitting import fill
 from pwoa.recipe import Recipe
-from pwoa.recipe.sections import number
+from pwoa.recipe.methods import ApdSettings
 from pwoa.sparsity import Constraint, Masks
 from pwoa.training.stage import Batch, Loss, Material, Stage
-
-
-@dataclass(frozen=True)
-class ApdSettings:
-    """APD's loss: λ (`weight`) of distillation, 1 − λ of classification, and the temperature τ.
-
-    `teacher` is a checkpoint of the same network to distil from; empty, it is the run's own teacher.
-    """
-
-    weight: float = number(0.9, low=0, high=1)
-    temperature: float = number(5.0, low=1e-3)
-    teacher: str = ""
 
 
 class Apd(PruningMethod):

@@ -16,7 +16,6 @@ which the released code starts for 1 %. Published: the mix ratio 1; 20 epochs at
 
 import math
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -26,24 +25,13 @@ from pwoa.methods.hydra import Hydra, Scoring, Tuning
 from pwoa.methods.method import PruningMethod
 from pwoa.methods.pruning import mixed_classification
 from pwoa.recipe import Recipe
-from pwoa.recipe.sections import number
+from pwoa.recipe.methods import HarpSettings
 from pwoa.sparsity import Constraint, Masks, budget, prunable, shared_out, sizes
 from pwoa.training.stage import Batch, Loss, Material
 
 PUBLISHED_EPOCHS = 20
 MET = 5e-5
 """A penalty below this counts as none."""
-
-
-@dataclass(frozen=True)
-class HarpSettings:
-    """HARP's penalty on weights kept beyond the budget: `gamma` is what its weight grows by each of 20 epochs.
-
-    No layer may keep less than `minimum` times the budget's fraction while the layers' rates are learned.
-    """
-
-    gamma: float = number(0.01, low=0)
-    minimum: float = number(0.1, low=0, high=1)
 
 
 class Harp(Hydra):

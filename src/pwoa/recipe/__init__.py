@@ -10,10 +10,12 @@ from pathlib import Path, PurePath
 from typing import Any
 
 from pwoa.errors import InputError, did_you_mean
+from pwoa.recipe.methods import METHOD_SECTIONS
 from pwoa.recipe.sections import AUTO as AUTO
 from pwoa.recipe.sections import Evaluation as Evaluation
 from pwoa.recipe.sections import Recipe as Recipe
 from pwoa.recipe.sections import SparsityRecipe as SparsityRecipe
+from pwoa.recipe.sections import explain
 from pwoa.recipe.sections import flat as flat
 from pwoa.recipe.settings import numbers as numbers
 from pwoa.recipe.settings import parse_setting as parse_setting
@@ -22,8 +24,6 @@ from pwoa.recipe.settings import toml_value
 RECIPE = "recipe.toml"
 """What the complete recipe of a run is called in its folder."""
 _PRESETS = resources.files("pwoa.recipe") / "presets"
-_OTHER_METHODS = ("harp", "apd")
-"""The sections of methods that version 0.2 wrote into every run, whatever its method."""
 
 
 def presets() -> list[str]:
@@ -64,7 +64,7 @@ def recorded_recipe(folder: str | Path) -> Recipe:
     tree = _parse(_read(file), str(file))
     if lost := {"data", "threat", "evaluation"} - tree.keys():
         raise InputError(f"{file} is damaged: it has no section {min(lost)}; a run's recipe has every setting")
-    others = [name for name in _OTHER_METHODS if name != tree.get("method")]
+    others = [name for name in METHOD_SECTIONS if name != tree.get("method")]  # version 0.2 wrote them into every run
     return Recipe().with_tree({key: value for key, value in tree.items() if key not in others}, str(file))
 
 
@@ -106,8 +106,14 @@ def teacher_recipe_for(data: str) -> Recipe | None:
     return load_recipe(named) if named in presets() else None
 
 
-def to_toml(recipe: Recipe) -> str:
-    """Write the complete recipe as TOML; `load_recipe` reads it back to an equal one."""
+def to_toml(recipe: Recipe, explained: bool = False) -> str:
+    """Write the complete recipe as TOML; `load_recipe` reads it back to an equal one.
+
+    explained: with a comment on each setting, and every setting of the method's own section.
+    """
+    if explained and (own := METHOD_SECTIONS.get(recipe.method)):
+        recipe = recipe.with_own(recipe.own_settings(own))
+    words = explain(recipe) if explained else {}
     lines: list[str] = []
     section = ""
     for path, value in flat(recipe).items():
@@ -115,5 +121,5 @@ def to_toml(recipe: Recipe) -> str:
         if head != section:
             lines += ["", f"[{head}]"]
             section = head
-        lines.append(f"{key} = {toml_value(value)}")
+        lines.append(f"{key} = {toml_value(value)}" + (f"  # {words[path]}" if words.get(path) else ""))
     return "\n".join(lines) + "\n"

@@ -3,28 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from pwoa.errors import InputError
-from pwoa.recipe.settings import numbers, parse_setting, replace
+from pwoa.recipe.methods import METHOD_SECTIONS
+from pwoa.recipe.settings import choice, number, numbers, parse_setting, replace, setting
 from pwoa.threat import Threat
 
 T = TypeVar("T")
 AUTO = "auto"
 """How a recipe leaves a choice to the run."""
-
-
-def number(default: float, *, low: float = -math.inf, high: float = math.inf) -> Any:
-    """Declare a setting that is a number within limits."""
-    return field(default=default, metadata={"low": low, "high": high})
-
-
-def choice(default: str, *options: str) -> Any:
-    """Declare a setting that is one of a few words."""
-    return field(default=default, metadata={"options": options})
 
 
 @dataclass(frozen=True)
@@ -35,11 +25,15 @@ class DataRecipe:
     the model by; 0 is a tenth of them, at most 5,000.
     """
 
-    name: str = "mnist-mini"
-    folder: str = ""
-    augment: str = choice("none", "none", "crop-flip")
-    images: int = number(0, low=0)
-    validation: int = number(0, low=0)
+    name: str = setting("mnist-mini", "a data set's name, or a folder of images")
+    folder: str = setting("", "where the official files of a named data set lie; empty: the cache, or a download")
+    augment: str = choice("none", "none", "crop-flip", about="how training images are changed at random")
+    images: int = number(
+        0, "how many training images are used, chosen by the seed and balanced by class; 0: all", low=0
+    )
+    validation: int = number(
+        0, "how many of them are held out to select the model by; 0: a tenth, at most 5,000", low=0
+    )
 
 
 @dataclass(frozen=True)
@@ -50,11 +44,13 @@ class TeacherRecipe:
     done neither in the network nor in its file.
     """
 
-    architecture: str = AUTO
-    checkpoint: str = "embedded"
-    minimum: float = number(20.0, low=0, high=100)
-    mean: str = ""
-    std: str = ""
+    architecture: str = setting(AUTO, "a registered name, or auto: what the checkpoint is of")
+    checkpoint: str = setting("embedded", "the robust model: a file, a run, a model folder, hf:owner/name, or embedded")
+    minimum: float = number(
+        20.0, "the accuracy in percent under a short PGD below which a teacher is not worth pruning", low=0, high=100
+    )
+    mean: str = setting("", "how its images are normalised, if outside the network and its file: as 0.49,0.48,0.45")
+    std: str = setting("", "what goes with mean")
 
     def __post_init__(self) -> None:
         for name in ("mean", "std"):
@@ -69,9 +65,11 @@ class SparsityRecipe:
     proportion to their dimensions (`erk`), or by the magnitudes of the teacher's weights (`lamp`).
     """
 
-    rate: float = number(4.0, low=1)
-    pattern: str = "unstructured"
-    allocation: str = choice("uniform", "uniform", "erk", "lamp")
+    rate: float = number(4.0, "unpruned size over pruned size: 4 keeps a quarter of the prunable weights", low=1)
+    pattern: str = setting("unstructured", "which weights may go together: unstructured, single weights")
+    allocation: str = choice(
+        "uniform", "uniform", "erk", "lamp", about="how the layers share the weights that stay: uniform is the paper's"
+    )
 
 
 @dataclass(frozen=True)
@@ -83,34 +81,38 @@ class ObjectiveRecipe:
     and λy after the first epoch by the paper's rule (Appendix B), keeping the ratio of λx to λy.
     """
 
-    distillation: float = number(1.0, low=0)
-    temperature: float = number(30.0, low=1e-3)
-    hsic: str = choice("normalised", "normalised", "plain")
-    hsic_x: float = number(2e-5, low=0)
-    hsic_y: float = number(1e-4, low=0)
-    classification: float = number(0.0, low=0)
-    balance: str = choice("given", "given", "auto")
-    points: tuple[str, ...] = ()
+    distillation: float = number(1.0, "λ, of the distillation from the teacher", low=0)
+    temperature: float = number(30.0, "τ of the distillation", low=1e-3)
+    hsic: str = choice("normalised", "normalised", "plain", about="HSIC normalised (nHSIC), or plain")
+    hsic_x: float = number(2e-5, "λx, of what hidden layers know of the image", low=0)
+    hsic_y: float = number(1e-4, "λy, of what hidden layers know of the label", low=0)
+    classification: float = number(0.0, "λ_ce, of the cross-entropy; the paper has none", low=0)
+    balance: str = choice(
+        "given", "given", "auto", about="auto: the paper's rule sets λ, λx and λy after the first epoch"
+    )
+    points: tuple[str, ...] = setting(
+        (), "the modules whose outputs are the hidden layers; empty: those of the architecture, or all but the last"
+    )
 
 
 @dataclass(frozen=True)
 class SearchRecipe:
     """The ADMM stage: ρ starts at `rho` and grows by `rho_growth` at each update, up to `rho_limit`."""
 
-    epochs: int = number(50, low=1)
-    learning_rate: float = number(0.01, low=0)
-    rho: float = number(0.01, low=0)
-    rho_growth: float = number(1.35, low=1)
-    rho_limit: float = number(1.0, low=0)
-    interval: int = number(3, low=1)
+    epochs: int = number(50, "of the search stage", low=1)
+    learning_rate: float = number(0.01, "at its start; it falls by a cosine", low=0)
+    rho: float = number(0.01, "ρ of the ADMM term at first", low=0)
+    rho_growth: float = number(1.35, "what ρ is multiplied by at each update", low=1)
+    rho_limit: float = number(1.0, "the largest ρ", low=0)
+    interval: int = number(3, "epochs between two updates", low=1)
 
 
 @dataclass(frozen=True)
 class FinetuneRecipe:
     """The masked stage."""
 
-    epochs: int = number(100, low=1)
-    learning_rate: float = number(0.005, low=0)
+    epochs: int = number(100, "of the stage with fixed masks", low=1)
+    learning_rate: float = number(0.005, "at its start; it falls by a cosine", low=0)
 
 
 @dataclass(frozen=True)
@@ -122,14 +124,14 @@ class PretrainRecipe:
     depth, and filters for that many times fewer parameters.
     """
 
-    epochs: int = number(36, low=1)
-    learning_rate: float = number(0.1, low=0)
-    steps: int = number(10, low=1)
-    step: float = number(0.0, low=0)
-    beta: float = number(6.0, low=0)
-    warmup: int = number(0, low=0)
-    growing: int = number(0, low=0)
-    lite: float = number(1.0, low=1)
+    epochs: int = number(36, "of robust training", low=1)
+    learning_rate: float = number(0.1, "at its start; it falls by a cosine", low=0)
+    steps: int = number(10, "of the attack on each batch", low=1)
+    step: float = number(0.0, "length of such a step; 0: a quarter of the radius", low=0)
+    beta: float = number(6.0, "weight of the divergence in TRADES, MART and LBGAT", low=0)
+    warmup: int = number(0, "epochs over which the learning rate rises from 0", low=0)
+    growing: int = number(0, "epochs over which the radius grows to that of the threat", low=0)
+    lite: float = number(1.0, "train a Lite network: as deep, with this many times fewer parameters", low=1)
 
     def __post_init__(self) -> None:
         if self.warmup and self.warmup >= self.epochs:
@@ -147,17 +149,23 @@ class TrainingRecipe:
     replayed as CUDA graphs; `auto` is `fast` on a GPU that can, else `exact`.
     """
 
-    optimizer: str = choice("sgd", "sgd", "adam")
-    batch: int = number(128, low=2)
-    group: int = number(128, low=2)
-    mix: float = number(0.0, low=0, high=1)
-    momentum: float = number(0.9, low=0, high=0.9999)
-    weight_decay: float = number(1e-4, low=0)
-    average: float = number(0.0, low=0, high=0.999999)
-    seed: int = number(0, low=0)
-    device: str = "auto"
-    mode: str = choice("auto", "auto", "exact", "fast")
-    checkpoint_seconds: float = number(15.0, low=0)
+    optimizer: str = choice("sgd", "sgd", "adam", about="sgd (with momentum), or adam")
+    batch: int = number(128, "images in a batch", low=2)
+    group: int = number(128, "images over which HSIC and batch normalisation take their statistics", low=2)
+    mix: float = number(0.0, "mix ratio: the part of each batch that is adversarial; 0 is example-free", low=0, high=1)
+    momentum: float = number(0.9, "of SGD", low=0, high=0.9999)
+    weight_decay: float = number(1e-4, "of the optimizer", low=0)
+    average: float = number(0.0, "decay of the averaged weights that are kept; 0: off", low=0, high=0.999999)
+    seed: int = number(0, "of the splits, the batches, new networks and the attacks", low=0)
+    device: str = setting("auto", "auto, cpu, cuda, cuda:1, …")
+    mode: str = choice(
+        "auto",
+        "auto",
+        "exact",
+        "fast",
+        about="exact: float32, the same bits each time; fast: bfloat16, compiled; auto: fast on a GPU that can",
+    )
+    checkpoint_seconds: float = number(15.0, "how often what a run resumes from is saved, at most", low=0)
 
 
 @dataclass(frozen=True)
@@ -170,13 +178,18 @@ class Evaluation:
     float32 too. radii: measure at these radii as well. checks: look for signs that the accuracy is too high.
     """
 
-    attacks: tuple[str, ...] = ("natural", "fgsm", "pgd10", "pgd20", "cw")
-    images: int = number(0, low=0)
-    batch: int = number(500, low=1)
-    seed: int = number(-1, low=-1)
-    precision: str = choice("auto", "auto", "float32")
-    radii: tuple[float, ...] = ()
-    checks: bool = True
+    attacks: tuple[str, ...] = setting(
+        ("natural", "fgsm", "pgd10", "pgd20", "cw"),
+        "names such as natural, fgsm, pgd20, cw, autoattack; paper is the paper's six measures",
+    )
+    images: int = number(0, "how many test images, from the first; 0: all", low=0)
+    batch: int = number(500, "images at a time", low=1)
+    seed: int = number(-1, "of random starts; -1: that of training", low=-1)
+    precision: str = choice(
+        "auto", "auto", "float32", about="auto: attacks search on a faster copy; float32: on the model itself"
+    )
+    radii: tuple[float, ...] = setting((), "measure at these radii as well: a security curve")
+    checks: bool = setting(True, "look for signs that the accuracy is too high")
 
 
 @dataclass(frozen=True)
@@ -187,7 +200,9 @@ class Recipe:
     are; its section is named like the method.
     """
 
-    method: str = "pwoa"
+    method: str = setting(
+        "pwoa", "pwoa, advprune, hydra, harp, apd, magnitude; to train: pgd-at, trades, mart, hbar, lbgat, fast-at"
+    )
     data: DataRecipe = DataRecipe()
     teacher: TeacherRecipe = TeacherRecipe()
     threat: Threat = field(default_factory=Threat)
@@ -226,6 +241,11 @@ class Recipe:
         own = dict(self.own) if method == self.method else {}
         if isinstance(method, str) and isinstance(tree.get(method), Mapping):
             own |= tree.pop(method)
+        if others := sorted(METHOD_SECTIONS.keys() & tree.keys()):
+            raise InputError(
+                f"{where}: {others[0]!r} is a section of the method {others[0]}, and the method here is {method}; "
+                f"leave it out, or set method to {others[0]}"
+            )
         changed: Recipe = replace(self, tree, where, "")
         return dataclasses.replace(changed, own=tuple(sorted(own.items())))
 
@@ -265,6 +285,20 @@ CHOSEN = {"teacher.architecture": AUTO, "training.mode": AUTO, "data.validation"
 """The choices that a recipe may leave to the run, which writes down what it chose."""
 INCIDENTAL = ("training.device", "training.checkpoint_seconds", "data.folder", "teacher.checkpoint")
 """Where a run is computed, and where its data and teacher lie; what they are is told by their fingerprints."""
+
+
+def explain(recipe: Recipe) -> dict[str, str]:
+    """Return what each setting means in a few words, as `{"section.key": words}`."""
+    words: dict[str, str] = {}
+    for section in dataclasses.fields(recipe):
+        value = getattr(recipe, section.name)
+        if dataclasses.is_dataclass(value):
+            words |= {f"{section.name}.{f.name}": f.metadata.get("about", "") for f in dataclasses.fields(value)}
+        else:
+            words[section.name] = section.metadata.get("about", "")
+    own = METHOD_SECTIONS.get(recipe.method)
+    more = dataclasses.fields(own) if own else ()
+    return words | {f"{recipe.method}.{f.name}": f.metadata.get("about", "") for f in more}
 
 
 def flat(recipe: Recipe) -> dict[str, Any]:

@@ -18,6 +18,31 @@ LARGEST = 2**63 - 1
 """What 64 bits hold, as the seeds of torch do."""
 
 
+def setting(default: Any, about: str) -> Any:
+    """Declare a setting, with what it means in a few words."""
+    return dataclasses.field(default=default, metadata={"about": about})
+
+
+def number(default: float, about: str = "", *, low: float = -math.inf, high: float = math.inf) -> Any:
+    """Declare a setting that is a number within limits."""
+    return dataclasses.field(default=default, metadata={"low": low, "high": high, "about": about})
+
+
+def choice(default: str, *options: str, about: str = "") -> Any:
+    """Declare a setting that is one of a few words."""
+    return dataclasses.field(default=default, metadata={"options": options, "about": about})
+
+
+def allowed_text(allowed: Mapping[str, Any]) -> str:
+    """Write what a setting may be, as its field's metadata have it; nothing if anything may be given."""
+    if "options" in allowed:
+        return ", ".join(allowed["options"])
+    low, high = allowed.get("low", -math.inf), allowed.get("high", math.inf)
+    if math.isinf(low):
+        return ""
+    return f"at least {low:g}" if math.isinf(high) else f"from {low:g} to {high:g}"
+
+
 def numbers(text: str, name: str) -> tuple[float, ...]:
     """Return the numbers in a text such as `0.49,0.48,0.45` or `125/255`; none in an empty one."""
     try:
@@ -102,11 +127,9 @@ def _convert_list(value: Any, kind: Any, path: str, where: str) -> tuple[Any, ..
 
 def _check(value: Any, allowed: Mapping[str, Any], path: str, where: str) -> Any:
     if "options" in allowed and value not in allowed["options"]:
-        raise InputError(f"{where}: {path} = {value!r}; allowed: {', '.join(allowed['options'])}")
+        raise InputError(f"{where}: {path} = {value!r}; allowed: {allowed_text(allowed)}")
     if "low" in allowed and not (math.isfinite(value) and allowed["low"] <= value <= allowed["high"]):
-        low, high = allowed["low"], allowed["high"]
-        span = f"at least {low:g}" if math.isinf(high) else f"from {low:g} to {high:g}"
-        raise InputError(f"{where}: {path} = {value}; allowed: {span}")
+        raise InputError(f"{where}: {path} = {value}; allowed: {allowed_text(allowed)}")
     return value
 
 
