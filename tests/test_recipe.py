@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from pwoa.errors import InputError
 from pwoa.recipe import RECIPE, load_recipe, presets, recipe_for, recorded_recipe, records_recipe, to_toml
 from pwoa.recipe.methods import METHOD_SECTIONS
-from pwoa.recipe.sections import Recipe, flat, number
+from pwoa.recipe.sections import Recipe, flat
+from pwoa.recipe.settings import number
 from pwoa.threat import Threat
 from scripts.update_settings import PAGE, page
 

@@ -17,7 +17,7 @@ from pwoa.data.images import Data
 from pwoa.methods import METHODS, PruningMethod
 from pwoa.methods.pruning import MaskedStage
 from pwoa.recipe import Recipe
-from pwoa.recipe.sections import number
+from pwoa.recipe.settings import number
 from pwoa.sparsity import Constraint, Masks, prunable
 from pwoa.training import Batch, Loss, Material
 

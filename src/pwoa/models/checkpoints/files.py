@@ -48,7 +48,7 @@ def open_checkpoint(path: str | Path) -> Opened:
     path = Path(path)
     if not path.is_file():
         raise InputError(f"checkpoint {path} does not exist" if not path.exists() else f"{path} is not a file")
-    content = read_safetensors(path) if path.suffix == ".safetensors" else _read_torch(path)
+    content: Any = read_safetensors(path) if path.suffix == ".safetensors" else _read_torch(path)
     names: list[str] = []
     numbers: dict[str, float] = {}
     remarks: list[str] = []
