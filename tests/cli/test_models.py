@@ -111,6 +111,8 @@ def test_inspect_shows_what_a_model_folder_holds(tmp_path: Path) -> None:
     assert (code, err) == (0, "")
     for word in ("lenet@0.02", "mean 0.5; std 0.25", "prunable weights are not zero", "which is that of the weights"):
         assert word in out
+    assert re.search(r"pruned .* prunable weights are not zero: rate 1\.\d+", out)
+    assert re.search(r"overall .* of all [\d,]+ parameters are not zero: rate 1\.\d+", out)
     (folder / "model.safetensors").write_bytes((tmp_path / "model" / "model.safetensors").read_bytes()[:-4] + b"1234")
     code, _, err = call("models", "inspect", folder)
     assert (code, err.count("\n")) == (2, 1)

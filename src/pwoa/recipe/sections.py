@@ -63,11 +63,15 @@ class SparsityRecipe:
 
     `allocation` shares the weights that stay among the layers: all at the same rate (`uniform`, the paper's), in
     proportion to their dimensions (`erk`), or by the magnitudes of the teacher's weights (`lamp`).
+    Every parameter of two or more dimensions is prunable but those known to be no weights; `exclude` leaves others out,
+    and `include` takes some in after all, by names or globs such as "blocks.*.mlp.*".
     """
 
     rate: float = number(4.0, low=1)
     pattern: str = "unstructured"
     allocation: str = choice("uniform", "uniform", "erk", "lamp")
+    include: tuple[str, ...] = ()
+    exclude: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

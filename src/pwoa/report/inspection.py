@@ -12,6 +12,7 @@ from pwoa.models.checkpoints.inspection import Inspection, inspect_checkpoint
 from pwoa.recipe import recorded_recipe
 from pwoa.runs.folder import Run
 from pwoa.share.card import recorded
+from pwoa.sparsity.selection import describe_left_out
 from pwoa.threat import Threat
 
 Rows = list[tuple[str, str]]
@@ -97,10 +98,20 @@ def _model_rows(held: Held) -> Rows:
         rows.append(("threat", str(threat)))
     if about.get("sparsity"):
         total = about["sparsity"][-1]
-        rows.append(("pruned", f"{total['kept']:,} of {total['total']:,} prunable weights are not zero"))
+        kept = f"{total['kept']:,} of {total['total']:,} prunable weights are not zero"
+        rows.append(("pruned", f"{kept}: rate {_rate(total['total'], total['kept'])}"))
+    if about.get("nonzero") is not None:
+        kept = f"{about['nonzero']:,} of all {about['parameters']:,} parameters are not zero"
+        rows.append(("overall", f"{kept}: rate {_rate(about['parameters'], about['nonzero'])}"))
+    if about.get("left_out"):
+        rows.append(("not pruned", describe_left_out(about["left_out"])))
     if "fingerprint" in about:
         rows.append(("fingerprint", f"{about['fingerprint'][:16]}…, which is that of the weights"))
     return rows
+
+
+def _rate(total: int, kept: int) -> str:
+    return f"{total / kept:.4g}" if kept else "all pruned"
 
 
 def _normalisation(numbers: Mapping[str, Any] | None) -> str:
