@@ -54,7 +54,7 @@ def under_attack(model: nn.Module) -> Iterator[None]:
 
 def check_complete(model: nn.Module) -> None:
     """Refuse a model with parameters that have no shape yet."""
-    if lazy := [name for name, parameter in model.named_parameters() if is_lazy(parameter)]:  # type: ignore[no-untyped-call]
+    if lazy := [name for name, parameter in model.named_parameters() if is_lazy(parameter)]:
         raise InputError(
             f"the model's {lazy[0]} has no shape yet (a lazy layer): pass a batch of images through the network before"
         )

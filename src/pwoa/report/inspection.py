@@ -50,7 +50,9 @@ def inspection_rows(found: Inspection) -> Rows:
         ("prefix taken off", found.prefix or "none"),
     ]
     if found.sparsity:
-        rows.append(("exact zeros", f"{100 * found.sparsity:.1f} % of the weights"))
+        rate = f"{1 / (1 - found.sparsity):.4g}" if found.sparsity < 1 else "all pruned"
+        rows.append(("exact zeros", f"{100 * found.sparsity:.1f} % of the weights: rate {rate}"))
+        rows.append(("overall", _overall(found.parameters, found.nonzero)))
     return rows + [(f"dropped: {name}", why) for name, why in found.dropped.items()]
 
 
@@ -101,13 +103,16 @@ def _model_rows(held: Held) -> Rows:
         kept = f"{total['kept']:,} of {total['total']:,} prunable weights are not zero"
         rows.append(("pruned", f"{kept}: rate {_rate(total['total'], total['kept'])}"))
     if about.get("nonzero") is not None:
-        kept = f"{about['nonzero']:,} of all {about['parameters']:,} parameters are not zero"
-        rows.append(("overall", f"{kept}: rate {_rate(about['parameters'], about['nonzero'])}"))
+        rows.append(("overall", _overall(about["parameters"], about["nonzero"])))
     if about.get("left_out"):
         rows.append(("not pruned", describe_left_out(about["left_out"])))
     if "fingerprint" in about:
         rows.append(("fingerprint", f"{about['fingerprint'][:16]}…, which is that of the weights"))
     return rows
+
+
+def _overall(parameters: int, nonzero: int) -> str:
+    return f"{nonzero:,} of all {parameters:,} parameters are not zero: rate {_rate(parameters, nonzero)}"
 
 
 def _rate(total: int, kept: int) -> str:
