@@ -79,9 +79,9 @@ class Depthwise(nn.Module):
         super().__init__()
         self.stem = nn.Conv2d(1, 16, 3, padding=1)
         self.depthwise = nn.Conv2d(16, 16, 3, padding=1, groups=16)
-        self.pointwise = nn.Conv2d(16, 32, 1)
-        self.norm = nn.BatchNorm2d(32)
-        self.head = nn.Linear(32 * 9, 3)
+        self.pointwise = nn.Conv2d(16, 64, 1)
+        self.norm = nn.BatchNorm2d(64)
+        self.head = nn.Linear(64 * 9, 3)
 
     def forward(self, x: Tensor) -> Tensor:
         x = self.depthwise(torch.relu(self.stem(x)))
@@ -356,11 +356,12 @@ def test_a_depthwise_layer_is_kept_dense_and_thin_layers_are_warned_of(
     given: dict[str, Any] = {"rate": 4, "recipe": recipe, "force": True, "progress": told}
     summary = pwoa.prune(teacher, tiny_data, folder=tmp_path / "run", **given).summary
     rows = {row["layer"]: row for row in summary["sparsity"]}
-    assert rows["depthwise.weight"]["kept"] == rows["depthwise.weight"]["total"] == 16 * 9
+    for name in ("stem.weight", "depthwise.weight"):
+        assert rows[name]["kept"] == rows[name]["total"] == 16 * 9
     assert rows["total"]["kept"] == rows["total"]["total"] // 4
     assert [warning["check"] for warning in summary["warnings"]] == ["thin layers"]
     assert "weights an output, " in summary["warnings"][0]["message"]
     announced = "\n".join(told.said)
     if method == "pwoa":  # the other learns how many weights each layer keeps
-        assert "note: depthwise.weight kept denser" in announced
-        assert "warning: 2 layers keep fewer than 5 weights an output, stem.weight 1.6" in announced
+        assert "note: stem.weight and 1 more kept denser, as outputs have few inputs there" in announced
+        assert "warning: 1 layer keeps fewer than 5 weights an output, pointwise.weight 2.8" in announced

@@ -105,7 +105,7 @@ def test_two_parameters_over_the_same_memory_are_refused() -> None:
 class TestFewInputs:
     """Grouped convolutions, whose every output has few inputs, keep more; the budget is met by the others."""
 
-    mobile = nn.Sequential(nn.Conv2d(3, 8, 3), nn.Conv2d(8, 8, 3, groups=8), nn.Conv2d(8, 64, 1), nn.Linear(64, 20))
+    mobile = nn.Sequential(nn.Conv2d(4, 8, 3), nn.Conv2d(8, 8, 3, groups=8), nn.Conv2d(8, 64, 1), nn.Linear(64, 20))
 
     @pytest.mark.parametrize("allocation", ALLOCATIONS)
     @pytest.mark.parametrize("rate", [1.0, 1.3, 4.0, 8.0])
@@ -116,6 +116,12 @@ class TestFewInputs:
         assert list(kept) == list(chosen.weights)
         assert kept["1.weight"] == 72
         assert sum(kept.values()) == budget(chosen.weights, rate)
+
+    def test_so_do_the_filters_of_a_first_layer_but_only_beside_grouped_ones(self) -> None:
+        first, pointwise = nn.Conv2d(3, 8, 3), nn.Conv2d(8, 8, 1)
+        assert select(nn.Sequential(first, pointwise, nn.Conv2d(8, 8, 3))).least == {}
+        depthwise = nn.Conv2d(8, 8, 3, groups=8)
+        assert select(nn.Sequential(first, pointwise, depthwise)).least == {"0.weight": 72, "2.weight": 72}
 
     def test_groups_of_many_inputs_keep_at_least_a_few_an_output(self) -> None:
         model = nn.Sequential(nn.Conv2d(32, 32, 7, groups=16), nn.Linear(300, 300))
@@ -128,9 +134,9 @@ class TestFewInputs:
         chosen = select(self.mobile)
         total = budget(chosen.weights, 20)
         kept = allocate(chosen.weights, SparsityRecipe(rate=20), chosen.least)
-        assert total == 104
-        assert affordable(chosen.least, total) == {"1.weight": 52}
-        assert kept["1.weight"] == 52
+        assert total == 107
+        assert affordable(chosen.least, total) == {"1.weight": 53}
+        assert kept["1.weight"] == 53
         assert sum(kept.values()) == total
 
     def test_a_network_of_such_layers_alone_is_pruned_as_any_other(self) -> None:

@@ -18,6 +18,8 @@ from pwoa.recipe import SparsityRecipe
 
 FEW = 9
 """A grouped convolution keeps so many weights an output, those of a 3×3 filter, or all where it has fewer."""
+_SMALL = 3 * FEW
+"""Beside it, other filters with at most so many inputs do too: those of a 3×3 filter over three channels."""
 
 _TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
 _LAYERS = (*LAYER_TYPES, *_TRANSPOSED, nn.Bilinear, nn.MultiheadAttention, nn.RNNBase, nn.RNNCellBase)
@@ -65,7 +67,7 @@ def select(model: nn.Module, recipe: SparsityRecipe = DEFAULT) -> Selection:
     names = [use.name for places in uses.values() for use in places]
     included = _matching(recipe.include, names, "include")
     excluded = _matching(recipe.exclude, names, "exclude")
-    selection = Selection()
+    selection, layers = Selection(), dict[str, nn.Module]()
     for key, parameter in parameters.items():
         places = uses[key]
         name, given = places[0].name, {use.name for use in places}
@@ -75,11 +77,15 @@ def select(model: nn.Module, recipe: SparsityRecipe = DEFAULT) -> Selection:
         elif all(reasons) and not given & included:
             selection.left_out[name] = str(reasons[0])
         else:
-            _check(model, places[0], parameter, selection.weights)
-            _add(selection, places, parameter)
+            _check(places[0], parameter, selection.weights)
+            selection.weights[name] = parameter
+            for use in places:
+                if (outputs := _outputs(use, parameter)) and name not in layers:
+                    layers[name], selection.outputs[name] = use.layer, outputs
     if not selection.weights:
         left = f": {describe_left_out(selection.left_out)}" if selection.left_out else ""
         raise InputError(f"{type(model).__name__} has no weights to prune{left}")
+    selection.least.update(_least(layers, selection))
     return selection
 
 
@@ -131,7 +137,7 @@ def _reason(use: _Use, parameter: Tensor) -> str | None:
     return next((_OTHER[word] for word in words if word in _OTHER), None)
 
 
-def _check(model: nn.Module, use: _Use, parameter: nn.Parameter, weights: dict[str, nn.Parameter]) -> None:
+def _check(use: _Use, parameter: nn.Parameter, weights: dict[str, nn.Parameter]) -> None:
     """Refuse a parameter that is not what the network computes with, or whose memory another one has too."""
     hidden = [key for key, value in vars(use.layer).items() if isinstance(value, Tensor) and use.leaf != key]
     if isinstance(use.layer, ParametrizationList) or any(use.leaf.startswith(f"{key}_") for key in hidden):
@@ -145,16 +151,25 @@ def _check(model: nn.Module, use: _Use, parameter: nn.Parameter, weights: dict[s
         raise InputError(f"{use.name} and {other} are two parameters over the same memory; let both be one Parameter")
 
 
-def _add(selection: Selection, places: list[_Use], parameter: nn.Parameter) -> None:
-    """Add a weight, with the number of its outputs where a layer says it."""
-    name = places[0].name
-    selection.weights[name] = parameter
-    for use in places:
-        if not isinstance(use.layer, _LAYERS):
-            continue
-        layer = use.layer
-        outputs = int(layer.out_channels) if isinstance(layer, _TRANSPOSED) else len(parameter)
-        selection.outputs[name] = outputs
-        if getattr(layer, "groups", 1) != 1:
-            selection.least[name] = min(parameter.numel(), FEW * outputs)
-        return
+def _outputs(use: _Use, weight: Tensor) -> int | None:
+    """Return how many outputs a weight computes; None where only the code of the network knows."""
+    if isinstance(use.layer, _TRANSPOSED):
+        return int(use.layer.out_channels)
+    return len(weight) if isinstance(use.layer, _LAYERS) else None
+
+
+def _least(layers: dict[str, nn.Module], selection: Selection) -> dict[str, int]:
+    """Return how many entries weights keep at least in a network with grouped convolutions, such as depthwise ones.
+
+    They and the filters over a few channels, as of the first layer, have few inputs an output, and little to spare.
+    """
+    groups = {name: int(getattr(layer, "groups", 0)) for name, layer in layers.items()}
+    if max(groups.values(), default=0) <= 1:
+        return {}
+    least = {}
+    for name, outputs in selection.outputs.items():
+        weight = selection.weights[name]
+        small = groups[name] == 1 and weight.shape[2:].numel() > 1 and weight.numel() <= _SMALL * outputs
+        if groups[name] > 1 or small:
+            least[name] = min(weight.numel(), FEW * outputs)
+    return least
