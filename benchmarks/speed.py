@@ -28,7 +28,7 @@ from pwoa.data.images import Data, Images
 from pwoa.devices import choose_device, device_name
 from pwoa.models.architectures.registry import build
 from pwoa.models.hidden import hidden_points, recording
-from pwoa.sparsity.constraint import prunable
+from pwoa.sparsity.selection import prunable
 
 
 class Augmented(Dataset[tuple[Tensor, int]]):

@@ -85,6 +85,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory, digits: Path) -> Path:
     assert "pruned 4×" in out
     assert "95 % interval" in out
     assert "conv1.weight" in out
+    assert "all parameters" in out
     assert f"run folder: {folder}" in out
     return folder
 

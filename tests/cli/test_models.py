@@ -101,6 +101,27 @@ def test_inspect_warns_and_refuses(tmp_path: Path) -> None:
     assert err.count("\n") == 1
 
 
+def test_inspect_shows_both_rates_of_a_pruned_checkpoint(tmp_path: Path) -> None:
+    model = lenet()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.fill_(1.0)
+        for name in ("fc1.weight", "fc2.weight"):
+            model.get_parameter(name).flatten()[1:] = 0
+    torch.save(model.state_dict(), tmp_path / "pruned.pt")
+    code, out, err = call("models", "inspect", tmp_path / "pruned.pt")
+    assert (code, err) == (0, "")
+    parameters, kept = (sum(count(value) for value in model.parameters()) for count in (Tensor.numel, nonzero))
+    weights = [value for value in model.parameters() if value.dim() > 1]
+    rate = sum(map(Tensor.numel, weights)) / sum(map(nonzero, weights))
+    assert f"% of the weights: rate {rate:.4g}" in out
+    assert f"{kept:,} of all {parameters:,} parameters are not zero: rate {parameters / kept:.4g}" in out
+
+
+def nonzero(values: Tensor) -> int:
+    return int(values.count_nonzero())
+
+
 def test_inspect_shows_what_a_model_folder_holds(tmp_path: Path) -> None:
     model = lenet()
     with torch.no_grad():
@@ -111,6 +132,8 @@ def test_inspect_shows_what_a_model_folder_holds(tmp_path: Path) -> None:
     assert (code, err) == (0, "")
     for word in ("lenet@0.02", "mean 0.5; std 0.25", "prunable weights are not zero", "which is that of the weights"):
         assert word in out
+    assert re.search(r"pruned .* prunable weights are not zero: rate 1\.\d+", out)
+    assert re.search(r"overall .* of all [\d,]+ parameters are not zero: rate 1\.\d+", out)
     (folder / "model.safetensors").write_bytes((tmp_path / "model" / "model.safetensors").read_bytes()[:-4] + b"1234")
     code, _, err = call("models", "inspect", folder)
     assert (code, err.count("\n")) == (2, 1)

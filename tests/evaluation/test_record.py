@@ -140,6 +140,7 @@ class TestSize:
             "parameters": 18 + 2 + 2 + 2 + 24,
             "nonzero": 18 + 2 + 2 + 2 + 8,
             "bytes": 4 * 48,
+            "overall_rate": 48 / 32,
             "rate": 42 / 26,
             "sparsity": [
                 {"layer": "0.weight", "total": 18, "kept": 18},
@@ -157,7 +158,7 @@ class TestSize:
         assert self.size(model)["rate"] is None
 
     def test_of_one_that_cannot_be_pruned(self) -> None:
-        assert self.size(nn.Flatten()) == {"parameters": 0, "nonzero": 0, "bytes": 0}
+        assert self.size(nn.Flatten()) == {"parameters": 0, "nonzero": 0, "bytes": 0, "overall_rate": None}
 
 
 @pytest.mark.parametrize(

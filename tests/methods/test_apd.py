@@ -17,7 +17,7 @@ from pwoa.errors import InputError
 from pwoa.methods.apd import Apd, Proximal, _teacher
 from pwoa.models.border import Normalised
 from pwoa.recipe.sections import Recipe
-from pwoa.sparsity.constraint import prunable
+from pwoa.sparsity.selection import prunable
 from pwoa.training.stage import Batch, Material
 
 Make = Callable[..., Recipe]

@@ -16,8 +16,8 @@ from pwoa.errors import InputError
 from pwoa.methods.harp import Harp, ShareScoring, largest
 from pwoa.recipe.sections import Recipe
 from pwoa.sparsity.allocation import uniform
-from pwoa.sparsity.constraint import prunable
 from pwoa.sparsity.patterns import unstructured
+from pwoa.sparsity.selection import prunable
 from pwoa.training.stage import Batch, Material
 
 Make = Callable[..., Recipe]

@@ -27,7 +27,7 @@ from pwoa.methods.pruning import Mixer
 from pwoa.progress import Progress
 from pwoa.recipe.sections import Recipe
 from pwoa.runs.folder import Run
-from pwoa.sparsity.constraint import prunable
+from pwoa.sparsity.selection import prunable
 from pwoa.threat import Threat
 from pwoa.training.stage import Batch, Material
 

@@ -602,6 +602,7 @@ def test_an_inspection_says_all(tmp_path: Path) -> None:
         "dropped": {"sub_block1.*": "never used by the network (TRADES, LBGAT)"},
         "tensors": len(WIDE.state_dict()) + len(sub_block(WIDE.state_dict())),
         "parameters": sum(value.numel() for value in WIDE.parameters()),
+        "nonzero": sum(int(value.count_nonzero()) for value in WIDE.parameters()),
         "dtype": "float32",
         "sparsity": 0.0,
         "warnings": (),

@@ -25,6 +25,9 @@ ABOUT: dict[str, Any] = {
         {"layer": "linear.weight", "total": 7000, "kept": 600},
         {"layer": "total", "total": 8000, "kept": 1000},
     ],
+    "parameters": 9000,
+    "nonzero": 2000,
+    "left_out": {"pos_embed": "positions"},
 }
 RESULT: dict[str, Any] = {
     "method": "pwoa",
@@ -52,6 +55,7 @@ def test_teacher_and_pruned_model_stand_side_by_side() -> None:
     assert "on 1,234 test images" in card
     assert "Threat: l∞, radius 8/255, step 2/255." in card
     assert "Of 8,000 prunable weights 1,000 are not zero: rate 8." in card
+    assert "Of all 9,000 parameters 2,000 are not zero: rate 4.5. Not pruned: pos_embed (positions)." in card
     assert "| `conv1.weight` | 1,000 | 400 | 2.5 |" in card
     assert "seed 3, on NVIDIA H200" in card
     assert "booktitle = {IEEE International Conference on Data Mining (ICDM)}" in card

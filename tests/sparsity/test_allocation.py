@@ -18,7 +18,7 @@ from pwoa.data.images import Data
 from pwoa.errors import InputError
 from pwoa.recipe.sections import Recipe, SparsityRecipe
 from pwoa.sparsity.allocation import ALLOCATIONS, allocate, budget, erk, lamp, shared_out, uniform
-from pwoa.sparsity.constraint import prunable
+from pwoa.sparsity.selection import prunable
 
 Make = Callable[..., Recipe]
 rates = st.floats(1, 20) | st.integers(10, 200).map(lambda tenths: tenths / 10)

@@ -7,8 +7,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from pwoa.sparsity.constraint import Constraint, prunable
+from pwoa.sparsity.constraint import Constraint
 from pwoa.sparsity.masks import Masks
+from pwoa.sparsity.selection import prunable
 from pwoa.training.steps import Average
 
 KEPT = {"0.weight": 20, "3.weight": 13}

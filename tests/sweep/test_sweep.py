@@ -501,7 +501,8 @@ def test_finished_runs_are_skipped_and_failed_ones_left_out(tmp_path: Path, few:
     found = sweep(path, tmp_path / "runs", retries=0, progress=told)
     teacher, pruned, lite, narrowest = found.rows
     assert set(pruned) == {
-        *("name", "label", "dataset", "architecture", "teacher", "method", "rate", "mix", "seed", "epochs"),
+        *("name", "label", "dataset", "architecture", "teacher", "method", "rate", "overall_rate"),
+        *("mix", "seed", "epochs"),
         *("natural", "pgd20", "cw", "autoattack", "pgd2", "n", "seconds", "device"),
     }
     assert (pruned["method"], pruned["rate"], pruned["n"], pruned["mix"]) == ("magnitude", 64.0, 20, 0.0)

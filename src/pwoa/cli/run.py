@@ -84,7 +84,7 @@ def prune(
         _leave_to_the_first()
     rows = {"teacher": summary["teacher"], f"pruned {summary['rate']:.4g}×": summary["pruned"]}
     _print_result(rows, summary, recorded_recipe(result.folder).threat)
-    _print_sparsity(summary["sparsity"])
+    _print_sparsity(summary)
     print(f"run folder: {result.folder}")
 
 
@@ -234,12 +234,17 @@ def _print_result(models: dict[str, dict[str, float]], summary: Mapping[str, Any
     print_warnings([(warning["check"], warning["message"]) for warning in summary.get("warnings", [])])
 
 
-def _print_sparsity(rows: list[dict[str, Any]]) -> None:
+def _print_sparsity(summary: Mapping[str, Any]) -> None:
     from rich.table import Table
 
     table = Table()
     for column in ("layer", "weights", "kept", "rate"):
         table.add_column(column, justify="left" if column == "layer" else "right")
+    rows = list(summary["sparsity"])
+    if "overall_rate" in summary:  # a run of an earlier version has none
+        parameters, nonzero = summary["parameters"], summary["nonzero"]
+        overall = {"total": parameters, "kept": nonzero, "rate": summary["overall_rate"]}
+        rows.append({"layer": "all parameters", **overall})
     for row in rows:
         table.add_row(row["layer"], f"{row['total']:,}", f"{row['kept']:,}", f"{row['rate']:.4g}×")
     console().print(table)

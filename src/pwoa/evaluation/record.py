@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from pwoa.errors import InputError
 from pwoa.evaluation.scores import Scores, percent, wilson
-from pwoa.sparsity.constraint import count
+from pwoa.sparsity.constraint import count, count_all
 
 _THREATS = {"linf": "Linf", "l2": "L2"}
 
@@ -66,12 +66,13 @@ def _row(attack: str, right: Tensor, seconds: float | None) -> dict[str, Any]:
 
 
 def _size(model: nn.Module) -> dict[str, Any]:
-    """Count parameters, their bytes, and how much of the prunable weights is left."""
-    parameters = list(model.parameters())
+    """Count parameters, their bytes, and how much is left: of all of them, and of the prunable weights."""
+    everything = count_all(model)
     size: dict[str, Any] = {
-        "parameters": sum(p.numel() for p in parameters),
-        "nonzero": sum(int(p.count_nonzero()) for p in parameters),
-        "bytes": sum(p.numel() * p.element_size() for p in parameters),
+        "parameters": everything.total,
+        "nonzero": everything.kept,
+        "bytes": sum(p.numel() * p.element_size() for p in model.parameters()),
+        "overall_rate": everything.rate if everything.kept else None,
     }
     try:
         rows = count(model)

@@ -26,7 +26,7 @@ from pwoa.methods.method import PruningMethod
 from pwoa.methods.pruning import mixed_classification
 from pwoa.recipe import Recipe
 from pwoa.recipe.methods import HarpSettings
-from pwoa.sparsity import Constraint, Masks, budget, prunable, shared_out, sizes
+from pwoa.sparsity import Constraint, Masks, affordable, budget, select, shared_out, sizes
 from pwoa.training.stage import Batch, Loss, Material
 
 PUBLISHED_EPOCHS = 20
@@ -43,9 +43,11 @@ class Harp(Hydra):
 
     def __init__(self, student: nn.Module, teacher: nn.Module, material: Material, recipe: Recipe) -> None:
         PruningMethod.__init__(self, student, teacher, material, recipe)
-        weights = prunable(student)
-        kept = shared_out(sizes(weights), sizes(weights), budget(weights, recipe.sparsity.rate))
-        constraint = Constraint(weights, kept, recipe.sparsity.pattern)
+        chosen = select(student, recipe.sparsity)
+        weights, total = chosen.weights, budget(chosen.weights, recipe.sparsity.rate)
+        least = affordable(chosen.least, total)
+        kept = shared_out(sizes(weights), sizes(weights), total, least)
+        constraint = Constraint(weights, kept, recipe.sparsity.pattern, least)
         loss = mixed_classification(student, material, recipe)
         scoring = ShareScoring(student, loss, constraint, recipe)
         self.stages = [scoring, Tuning(loss, scoring, Masks(constraint), recipe)]
@@ -72,6 +74,7 @@ class ShareScoring(Scoring):
         first = torch.full((len(dense),), min(start, 0.99), device=dense[0].device)
         self.rates = nn.Parameter(torch.logit(first))
         self._sizes = torch.tensor([weight.numel() for weight in dense], dtype=first.dtype, device=first.device)
+        self._lowest = torch.tensor([float(constraint.least.get(name, 0)) for name in self._dense]).to(first)
         self._growth = settings.gamma * PUBLISHED_EPOCHS / self.epochs
         self.gamma, self._met = torch.zeros_like(first[0]), False
 
@@ -89,8 +92,9 @@ class ShareScoring(Scoring):
 
     @torch.no_grad()
     def wanted(self) -> Tensor:
-        """Return how many weights each layer is to keep, a_l n_l."""
-        return self._sizes * (self._least + (1 - self._least) * torch.sigmoid(self.rates))
+        """Return how many weights each layer is to keep, a_l n_l; no fewer than the constraint's least."""
+        shares = self._least + (1 - self._least) * torch.sigmoid(self.rates)
+        return torch.maximum(self._sizes * shares, self._lowest)
 
     def penalty(self) -> Tensor:
         """Return max(kept / budget − 1, 0)."""
@@ -109,7 +113,8 @@ class ShareScoring(Scoring):
 
     def final_masks(self) -> dict[str, Tensor]:
         wanted = dict(zip(self._scores, self.wanted().tolist(), strict=True))
-        self._constraint = self._constraint.with_kept(shared_out(wanted, sizes(self._dense), self._budget))
+        kept = shared_out(wanted, sizes(self._dense), self._budget, self._constraint.least)
+        self._constraint = self._constraint.with_kept(kept)
         return super().masks()
 
     def after_epoch(self, epoch: int, validation: Mapping[str, float]) -> Mapping[str, Any]:

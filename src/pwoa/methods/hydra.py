@@ -138,8 +138,8 @@ class Tuning(MaskedStage):
 
 
 def first_scores(weight: Tensor) -> Tensor:
-    """Return √(6 / fan-in) · w / max |w|: at first the largest weights stay."""
-    return math.sqrt(6 / weight[0].numel()) * weight / weight.abs().max()
+    """Return √(6 / fan-in) · w / max |w|: at first the largest weights stay; all scores of a layer of zeros are 0."""
+    return math.sqrt(6 / weight[0].numel()) * weight / weight.abs().max().clamp_min(torch.finfo(weight.dtype).tiny)
 
 
 def mixed_loss(student: nn.Module, material: Material, recipe: Recipe) -> Callable[[Batch], Loss]:

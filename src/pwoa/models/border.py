@@ -8,6 +8,7 @@ from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
 from pwoa.errors import InputError, counted, first_line
 
@@ -51,11 +52,20 @@ def under_attack(model: nn.Module) -> Iterator[None]:
             parameter.requires_grad_(True)
 
 
+def check_complete(model: nn.Module) -> None:
+    """Refuse a model with parameters that have no shape yet."""
+    if lazy := [name for name, parameter in model.named_parameters() if is_lazy(parameter)]:
+        raise InputError(
+            f"the model's {lazy[0]} has no shape yet (a lazy layer): pass a batch of images through the network before"
+        )
+
+
 def check_model(model: nn.Module, x: Tensor, classes: int, *, logits_only: bool = True) -> None:
     """Refuse a model that is not a classifier with logits for `classes` classes on images like `x`.
 
     Without `logits_only` it may return probabilities, which is fit for measuring but not for distillation.
     """
+    check_complete(model)
     for name, value in model.state_dict().items():
         if value.is_floating_point() and not bool(torch.isfinite(value).all()):
             raise InputError(f"the model holds NaN or infinite weights in {name}")

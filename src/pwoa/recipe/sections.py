@@ -63,6 +63,8 @@ class SparsityRecipe:
 
     `allocation` shares the weights that stay among the layers: all at the same rate (`uniform`, the paper's), in
     proportion to their dimensions (`erk`), or by the magnitudes of the teacher's weights (`lamp`).
+    Every parameter of two or more dimensions is prunable but those known to be no weights; `exclude` leaves others out,
+    and `include` takes some in after all, by names or globs such as "blocks.*.mlp.*".
     """
 
     rate: float = number(4.0, "unpruned size over pruned size: 4 keeps a quarter of the prunable weights", low=1)
@@ -70,6 +72,8 @@ class SparsityRecipe:
     allocation: str = choice(
         "uniform", "uniform", "erk", "lamp", about="how the layers share the weights that stay: uniform is the paper's"
     )
+    include: tuple[str, ...] = setting((), "names or globs of parameters to prune that are left out otherwise")
+    exclude: tuple[str, ...] = setting((), "names or globs of parameters to leave as they are")
 
 
 @dataclass(frozen=True)

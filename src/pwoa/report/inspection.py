@@ -13,6 +13,7 @@ from pwoa.models.onnx import OnnxModel
 from pwoa.recipe import recorded_recipe
 from pwoa.runs.folder import Run
 from pwoa.share.card import recorded
+from pwoa.sparsity.selection import describe_left_out
 from pwoa.threat import Threat
 
 NO_NORMALISATION = "none in the file; if it was done outside the network, give --mean and --std"
@@ -77,7 +78,9 @@ def inspection_rows(found: Inspection) -> Rows:
         ("prefix taken off", found.prefix or "none"),
     ]
     if found.sparsity:
-        rows.append(("exact zeros", f"{100 * found.sparsity:.1f} % of the weights"))
+        rate = f"{1 / (1 - found.sparsity):.4g}" if found.sparsity < 1 else "all pruned"
+        rows.append(("exact zeros", f"{100 * found.sparsity:.1f} % of the weights: rate {rate}"))
+        rows.append(("overall", _overall(found.parameters, found.nonzero)))
     return rows + [(f"dropped: {name}", why) for name, why in found.dropped.items()]
 
 
@@ -125,10 +128,23 @@ def _model_rows(held: Held) -> Rows:
         rows.append(("threat", str(threat)))
     if about.get("sparsity"):
         total = about["sparsity"][-1]
-        rows.append(("pruned", f"{total['kept']:,} of {total['total']:,} prunable weights are not zero"))
+        kept = f"{total['kept']:,} of {total['total']:,} prunable weights are not zero"
+        rows.append(("pruned", f"{kept}: rate {_rate(total['total'], total['kept'])}"))
+    if about.get("nonzero") is not None:
+        rows.append(("overall", _overall(about["parameters"], about["nonzero"])))
+    if about.get("left_out"):
+        rows.append(("not pruned", describe_left_out(about["left_out"])))
     if "fingerprint" in about:
         rows.append(("fingerprint", f"{about['fingerprint'][:16]}…, which is that of the weights"))
     return rows
+
+
+def _overall(parameters: int, nonzero: int) -> str:
+    return f"{nonzero:,} of all {parameters:,} parameters are not zero: rate {_rate(parameters, nonzero)}"
+
+
+def _rate(total: int, kept: int) -> str:
+    return f"{total / kept:.4g}" if kept else "all pruned"
 
 
 def _normalisation(numbers: Mapping[str, Any] | None) -> str:

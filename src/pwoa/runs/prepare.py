@@ -18,6 +18,7 @@ from pwoa.errors import InputError
 from pwoa.evaluation.measure import measure
 from pwoa.evaluation.scores import Scores
 from pwoa.evaluation.subject import Subject
+from pwoa.models.border import check_complete
 from pwoa.models.load import load_model
 from pwoa.progress import Progress
 from pwoa.recipe import AUTO, Recipe, recorded_recipe
@@ -118,9 +119,11 @@ def finished_result(run: Run, network: nn.Module, processes: Processes, progress
 
 
 def check_network(network: Any, role: str) -> None:
-    """Refuse what is given in the place of a network and is none."""
+    """Refuse what is given in the place of a network and is none, or none yet."""
     if not isinstance(network, (nn.Module, NoneType)):
         raise InputError(f"the {role} must be an nn.Module, not {network!r}")
+    if network is not None:
+        check_complete(network)
 
 
 def lay_out(model: nn.Module, form: torch.memory_format) -> None:

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from pwoa.data.images import Data
-from pwoa.errors import InputError, counted
+from pwoa.errors import InputError, counted, first_line
 from pwoa.evaluation.folder import OF_MODEL, OF_TEACHER
 from pwoa.evaluation.measure import check_teacher
 from pwoa.evaluation.subject import Subject
@@ -29,6 +29,7 @@ from pwoa.progress import Progress
 from pwoa.recipe import (
     AUTO,
     Recipe,
+    SparsityRecipe,
     has_preset,
     load_recipe,
     numbers,
@@ -39,7 +40,8 @@ from pwoa.recipe import (
 from pwoa.recipe.settings import merge
 from pwoa.runs import prepare
 from pwoa.runs.folder import Result, Run
-from pwoa.sparsity import count, prunable
+from pwoa.sparsity import Constraint, describe_size, prunable
+from pwoa.sparsity.constraint import plan_notes, warn_of_thin_layers
 from pwoa.threat import Threat
 from pwoa.training import Engine, Material
 from pwoa.training.processes import connected
@@ -95,7 +97,7 @@ def prune(
     if teacher is None:
         teacher, architecture = _load_teacher(loaded.recipe, loaded.data)
         loaded = replace(loaded, recipe=loaded.recipe.with_settings({"teacher.architecture": architecture}))
-    student = _thaw(copy.deepcopy(teacher).to(loaded.device))
+    student = _copy_to_prune(teacher, loaded.recipe.sparsity).to(loaded.device)
     teacher = copy.deepcopy(student).eval().requires_grad_(False)
     check_model(teacher, loaded.sample, loaded.data.classes)
     material = Material.of(loaded.data, loaded.recipe, loaded.device)
@@ -108,8 +110,11 @@ def prune(
             if done := prepare.finished_result(run, student, processes, progress):
                 return done
             plan = loaded.recipe
-            notes = [*pruning.hints(plan), *notes]
-            progress.say(_announce(pruning, loaded, material, run, prepare.where_text(loaded, processes), notes))
+            kept = Constraint.of(student, plan.sparsity).kept if pruning.uses_setting("sparsity.allocation") else None
+            announcement = _announce(
+                pruning, loaded, material, run, prepare.where_text(loaded, processes), [*pruning.hints(plan), *notes]
+            )
+            progress.say("\n".join([announcement, *plan_notes(student, plan.sparsity, kept)]))
             with prepare.resumable(run, progress):
                 prepare.lay_out(student, torch.channels_last)
                 chosen = pruning(student, teacher, material, plan)
@@ -131,10 +136,10 @@ def prune(
                     engine.train()
                 student.eval()
                 prepare.lay_out(student, torch.contiguous_format)
-                sparsity = [{**asdict(row), "rate": row.rate} for row in count(student)]
+                size = describe_size(student, plan.sparsity)
                 if processes.first:
                     about = describe_model(student, loaded.data.classes, loaded.channels)
-                    run.save_model(student, {**about, **identity, "threat": asdict(plan.threat), "sparsity": sparsity})
+                    run.save_model(student, {**about, **identity, "threat": asdict(plan.threat), **size})
         if not processes.first:
             return Result(student, run.path, {}, [])
         with prepare.resumable(run, progress):
@@ -148,13 +153,15 @@ def prune(
             summary = {
                 **prepare.training_summary(loaded, engine, processes),
                 "example_free": chosen.example_free,
-                "rate": sparsity[-1]["rate"],
-                "sparsity": sparsity,
+                **size,
                 "teacher": dict(teacher_scores),
                 "pruned": dict(pruned),
                 **prepare.evaluation_summary(pruned),
                 "evaluation_seconds": time.perf_counter() - start,
             }
+            left = {row["layer"]: row["kept"] for row in size["sparsity"]}
+            if warning := warn_of_thin_layers(student, plan.sparsity, left):
+                summary["warnings"].append({"check": "thin layers", "message": warning})
             run.finish(summary)
     return Result(student, run.path, summary, run.metrics())
 
@@ -196,12 +203,23 @@ def _load_teacher(recipe: Recipe, data: Data) -> tuple[nn.Module, str]:
     return model, architecture or architecture_name(model)
 
 
-def _thaw(student: nn.Module) -> nn.Module:
-    """Train a model that is frozen as a whole, as one does for inference; what is frozen of another stays so."""
+def _copy_to_prune(teacher: nn.Module, recipe: SparsityRecipe) -> nn.Module:
+    """Copy a model, and train the copy if it is frozen as a whole, as one does for inference.
+
+    What is frozen of another model stays so.
+    """
+    prunable(teacher, recipe)  # refuses what the copying of it would choke on
+    try:
+        student = copy.deepcopy(teacher)
+    except Exception as error:  # a user's own network can raise anything
+        raise InputError(f"the model cannot be copied: {first_line(error)}") from None
     if not any(parameter.requires_grad for parameter in student.parameters()):
         student.requires_grad_(True)
-    if frozen := [name for name, weight in prunable(student).items() if not weight.requires_grad]:
-        raise InputError(f"the model's {frozen[0]} is frozen, so it cannot be pruned; set requires_grad on all layers")
+    if frozen := [name for name, weight in prunable(student, recipe).items() if not weight.requires_grad]:
+        raise InputError(
+            f"the model's {frozen[0]} is frozen, so it cannot be pruned; set requires_grad on it, or name it in "
+            "sparsity.exclude"
+        )
     return student
 
 

@@ -12,6 +12,7 @@ from pwoa.methods import find_method
 from pwoa.models.checkpoints.hub import PREFIX
 from pwoa.recipe import to_toml
 from pwoa.recipe.sections import Recipe
+from pwoa.sparsity.selection import describe_left_out
 from pwoa.threat import Threat, length_text, norm_label
 
 HERE = 'load_model("."'
@@ -49,7 +50,7 @@ def model_card(about: Mapping[str, Any], result: Mapping[str, Any] | None = None
     else:
         blocks.append(_accuracy(about, result))
     if about.get("sparsity"):
-        blocks.append(_size(about["sparsity"]))
+        blocks.append(_size(about))
     if result is not None and recipe is not None:
         blocks.append(_making(result, recipe))
     return "\n\n".join([*blocks, _CITATION]) + "\n"
@@ -169,11 +170,17 @@ def _threat(given: Mapping[str, Any] | None) -> str:
     return f" Threat: {norm_label(threat.norm)}, radius {threat.radius_text}, step {step}."
 
 
-def _size(sparsity: Sequence[Mapping[str, Any]]) -> str:
-    *layers, total = sparsity
+def _size(about: Mapping[str, Any]) -> str:
+    *layers, total = about["sparsity"]
+    overall = ""
+    if "nonzero" in about:
+        rate = _rate({"total": about["parameters"], "kept": about["nonzero"]})
+        overall = f" Of all {about['parameters']:,} parameters {about['nonzero']:,} are not zero: rate {rate}."
+    dense = f" Not pruned: {describe_left_out(about['left_out'])}." if about.get("left_out") else ""
     lines = [[f"`{row['layer']}`", f"{row['total']:,}", f"{row['kept']:,}", _rate(row)] for row in layers]
     return (
-        f"## Size\n\nOf {total['total']:,} prunable weights {total['kept']:,} are not zero: rate {_rate(total)}.\n\n"
+        f"## Size\n\nOf {total['total']:,} prunable weights {total['kept']:,} are not zero: rate {_rate(total)}."
+        f"{overall}{dense}\n\n"
         "<details><summary>By layer</summary>\n\n"
         + _table(["layer", "weights", "kept", "rate"], lines)
         + "\n\n</details>"

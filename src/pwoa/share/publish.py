@@ -26,7 +26,7 @@ from pwoa.models.checkpoints.inspection import guess_architecture
 from pwoa.recipe import Recipe, recorded_recipe
 from pwoa.runs.folder import Result, Run
 from pwoa.share.card import addressed, model_card, without_place
-from pwoa.sparsity.constraint import count
+from pwoa.sparsity import DEFAULT, describe_size
 from pwoa.storage.folder import naming, replacing, to_json
 
 Source = nn.Module | Result | Run | str | Path
@@ -115,17 +115,17 @@ def _of_model(model: nn.Module) -> _Shared:
     network = model.model if isinstance(model, Normalised) else model
     guess = guess_architecture(network.state_dict())
     about = describe_model(model, guess.classes, guess.channels) if guess else describe_model(model)
-    return _packed(about | {"sparsity": _sparsity(model)}, model.state_dict())
+    return _packed(about | _size(model), model.state_dict())
 
 
-def _sparsity(model: nn.Module) -> list[dict[str, Any]] | None:
-    """Return how many weights of each layer are left, if any of them are pruned."""
+def _size(model: nn.Module) -> dict[str, Any]:
+    """Return how much is left of the model, if any of its weights are pruned."""
     try:
-        rows = count(model)
+        size = describe_size(model, DEFAULT)
     except InputError:  # nothing there that could be pruned
-        return None
-    pruned = rows[-1].kept < rows[-1].total
-    return [{"layer": row.layer, "total": row.total, "kept": row.kept} for row in rows] if pruned else None
+        return {}
+    layers = [{key: row[key] for key in ("layer", "total", "kept")} for row in size["sparsity"]]
+    return size | {"sparsity": layers} if size["rate"] > 1 else {}
 
 
 def _packed(
@@ -141,6 +141,7 @@ def _packed(
         "architecture": name,
         "width": float(width or 1),
         **{key: about.get(key) for key in ("classes", "channels", "normalisation", "threat", "sparsity")},
+        **{key: about[key] for key in ("parameters", "nonzero", "left_out") if key in about},
         "fingerprint": state_fingerprint(tensors),
         "versions": about["versions"],
     }

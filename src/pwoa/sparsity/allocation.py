@@ -16,15 +16,44 @@ def sizes(weights: Mapping[str, Tensor]) -> dict[str, int]:
     return {name: weight.numel() for name, weight in weights.items()}
 
 
-def allocate(weights: Mapping[str, Tensor], recipe: SparsityRecipe) -> dict[str, int]:
-    """Return how many of its weights each layer keeps by the recipe's rate and allocation."""
-    return ALLOCATIONS[recipe.allocation](weights, recipe.rate)
+Rate = float | Fraction
+"""Unpruned size over pruned size; a fraction where the pruned size is given."""
 
 
-def budget(weights: Mapping[str, Tensor], rate: float) -> int:
+def allocate(
+    weights: Mapping[str, Tensor], recipe: SparsityRecipe, least: Mapping[str, int] | None = None
+) -> dict[str, int]:
+    """Return how many of its weights each layer keeps by the recipe's rate and allocation.
+
+    Layers that would keep fewer than the `least` that is given for them keep that, and the others share what is left.
+    """
+    share, numbers, total = ALLOCATIONS[recipe.allocation], sizes(weights), budget(weights, recipe.rate)
+    least = affordable(least or {}, total)
+    fixed = {name: number for name, number in least.items() if numbers[name] < recipe.rate}
+    while True:
+        free = {name: weight for name, weight in weights.items() if name not in fixed}
+        if not free:  # all of them are such layers
+            return shared_out(numbers, numbers, total)
+        left = total - sum(fixed.values())
+        kept = share(free, Fraction(sum(sizes(free).values()), left) if fixed else recipe.rate)
+        short = {name: number for name, number in least.items() if kept.get(name, number) < number}
+        if not short:
+            return {name: {**fixed, **kept}[name] for name in weights}
+        fixed |= short
+
+
+def affordable(least: Mapping[str, int], total: int) -> dict[str, int]:
+    """Return what layers keep at least, scaled down where it is more than half of the total in all."""
+    wanted = sum(least.values())
+    if 2 * wanted <= total:
+        return dict(least)
+    return {name: max(1, number * total // (2 * wanted)) for name, number in least.items()}
+
+
+def budget(weights: Mapping[str, Tensor], rate: Rate) -> int:
     """Return how many weights a rate leaves in all: ⌊n / rate⌋."""
     if rate < 1:
-        raise InputError(f"rate {rate:g} is below 1; rate 4 keeps a quarter of the weights")
+        raise InputError(f"rate {float(rate):g} is below 1; rate 4 keeps a quarter of the weights")
     total = math.floor(sum(sizes(weights).values()) / _exact(rate))
     if total < len(weights):
         left = counted(total, "weight")
@@ -32,7 +61,7 @@ def budget(weights: Mapping[str, Tensor], rate: float) -> int:
     return total
 
 
-def uniform(weights: Mapping[str, Tensor], rate: float) -> dict[str, int]:
+def uniform(weights: Mapping[str, Tensor], rate: Rate) -> dict[str, int]:
     """Keep the same rate in every layer, as in the paper: α_l = n_l / rate.
 
     What rounding down leaves over of the budget goes to the layers with the largest remainders.
@@ -47,20 +76,20 @@ def uniform(weights: Mapping[str, Tensor], rate: float) -> dict[str, int]:
     for name, number in kept.items():
         if number == 0:
             raise InputError(
-                f"rate {rate:g} leaves layer {name} empty: it has {numbers[name]} weights, so at most rate "
-                f"{numbers[name]}, or another allocation"
+                f"rate {float(rate):g} leaves layer {name} empty: it has {numbers[name]} weights, so at most rate "
+                f"{numbers[name]}, or another allocation, or name it in sparsity.exclude"
             )
     return kept
 
 
-def erk(weights: Mapping[str, Tensor], rate: float) -> dict[str, int]:
+def erk(weights: Mapping[str, Tensor], rate: Rate) -> dict[str, int]:
     """Share in proportion to the sum of a layer's dimensions (Erdős–Rényi kernel, Evci et al. 2020), at most all."""
     wanted = {name: float(sum(weight.shape)) for name, weight in weights.items()}
     return shared_out(wanted, sizes(weights), budget(weights, rate))
 
 
 @torch.no_grad()
-def lamp(weights: Mapping[str, Tensor], rate: float) -> dict[str, int]:
+def lamp(weights: Mapping[str, Tensor], rate: Rate) -> dict[str, int]:
     """Keep, of all weights, those with the largest LAMP scores (layer-adaptive magnitudes, Lee et al. 2021).
 
     The score of a weight is its square over the sum of the squares of its layer that are not smaller, its own among
@@ -86,11 +115,16 @@ def _lamp_scores(weight: Tensor) -> Tensor:
     return scores
 
 
-def shared_out(wanted: Mapping[str, float], limits: Mapping[str, int], total: int) -> dict[str, int]:
-    """Share out `total` as whole numbers in proportion to what is wanted, each from 1 to its limit."""
+def shared_out(
+    wanted: Mapping[str, float], limits: Mapping[str, int], total: int, least: Mapping[str, int] | None = None
+) -> dict[str, int]:
+    """Share out `total` as whole numbers in proportion to what is wanted, each from 1, or `least`, to its limit."""
+    lowest = {name: (least or {}).get(name, 1) for name in wanted}
 
     def shares(factor: float) -> dict[str, int]:
-        return {name: min(max(math.floor(factor * value), 1), limits[name]) for name, value in wanted.items()}
+        return {
+            name: min(max(math.floor(factor * value), lowest[name]), limits[name]) for name, value in wanted.items()
+        }
 
     low, high = 0.0, max(limits[name] / value for name, value in wanted.items())
     for _ in range(100):
@@ -104,12 +138,12 @@ def shared_out(wanted: Mapping[str, float], limits: Mapping[str, int], total: in
     return kept
 
 
-def _exact(rate: float) -> Fraction:
+def _exact(rate: Rate) -> Fraction:
     """In floats 11/1.1 + 88/1.1 > 99/1.1."""
     return Fraction(str(rate))
 
 
-ALLOCATIONS: dict[str, Callable[[Mapping[str, Tensor], float], dict[str, int]]] = {
+ALLOCATIONS: dict[str, Callable[[Mapping[str, Tensor], Rate], dict[str, int]]] = {
     "uniform": uniform,
     "erk": erk,
     "lamp": lamp,

@@ -1,19 +1,23 @@
-"""The sparsity constraint: which weights can be pruned, how many of each stay, and in which pattern."""
+"""The sparsity constraint: how many entries of each weight stay, and in which pattern; and what is left in the end."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from pwoa.errors import InputError
-from pwoa.models.hidden import LAYER_TYPES
+from pwoa.errors import counted
 from pwoa.recipe import SparsityRecipe
-from pwoa.sparsity.allocation import allocate
+from pwoa.sparsity.allocation import affordable, allocate, sizes
 from pwoa.sparsity.patterns import find_pattern
+from pwoa.sparsity.selection import DEFAULT, describe_left_out, prunable, select
+
+HANDFUL = 5
+"""An output that is computed from fewer weights than these, on average, hardly computes anything."""
 
 
 @dataclass(frozen=True)
@@ -23,6 +27,8 @@ class Constraint:
     weights: Mapping[str, nn.Parameter]
     kept: Mapping[str, int]
     pattern: str = "unstructured"
+    least: Mapping[str, int] = field(default_factory=dict)
+    """How many entries some tensors keep at least, whatever shares the others out anew."""
 
     def __post_init__(self) -> None:
         find_pattern(self.pattern)
@@ -30,8 +36,9 @@ class Constraint:
     @classmethod
     def of(cls, model: nn.Module, recipe: SparsityRecipe) -> Constraint:
         """Return the constraint on a model's prunable weights by the recipe's rate, allocation and pattern."""
-        weights = prunable(model)
-        return cls(weights, allocate(weights, recipe), recipe.pattern)
+        chosen = select(model, recipe)
+        kept = allocate(chosen.weights, recipe, chosen.least)
+        return cls(chosen.weights, kept, recipe.pattern, affordable(chosen.least, sum(kept.values())))
 
     def mask(self, name: str, values: Tensor | None = None) -> Tensor:
         """Return the mask of the entries that stay, by the weight's own magnitudes or by other values (scores)."""
@@ -45,20 +52,6 @@ class Constraint:
     def with_kept(self, kept: Mapping[str, int]) -> Constraint:
         """Return the constraint with other numbers of entries."""
         return dataclasses.replace(self, kept=dict(kept))
-
-
-def prunable(model: nn.Module) -> dict[str, nn.Parameter]:
-    """Return the weights of every convolution and linear layer by name, each once even if layers share it."""
-    weights: dict[int, tuple[str, nn.Parameter]] = {}
-    for name, module in model.named_modules():
-        if isinstance(module, LAYER_TYPES):
-            weight = module.weight
-            if not isinstance(weight, nn.Parameter):
-                raise InputError(f"the weight of layer {name} is computed (a parametrization?), so it cannot be pruned")
-            weights.setdefault(id(weight), (f"{name}.weight" if name else "weight", weight))
-    if not weights:
-        raise InputError(f"{type(model).__name__} has no convolution or linear layer to prune")
-    return dict(weights.values())
 
 
 @dataclass(frozen=True)
@@ -75,7 +68,70 @@ class Count:
         return self.total / self.kept if self.kept else float("inf")
 
 
-def count(model: nn.Module) -> list[Count]:
+def count(model: nn.Module, recipe: SparsityRecipe = DEFAULT) -> list[Count]:
     """Count the sparsity in the weights themselves: an entry for each prunable layer, then `total`."""
-    rows = [Count(name, weight.numel(), int(torch.count_nonzero(weight))) for name, weight in prunable(model).items()]
+    weights = prunable(model, recipe)
+    rows = [Count(name, weight.numel(), int(torch.count_nonzero(weight))) for name, weight in weights.items()]
     return [*rows, Count("total", sum(row.total for row in rows), sum(row.kept for row in rows))]
+
+
+def count_all(model: nn.Module) -> Count:
+    """Count all parameters of a model, those that are never pruned too, and how many of them are not zero."""
+    parameters = list(model.parameters())
+    kept = sum(int(torch.count_nonzero(parameter)) for parameter in parameters)
+    return Count("all parameters", sum(parameter.numel() for parameter in parameters), kept)
+
+
+def describe_size(model: nn.Module, recipe: SparsityRecipe) -> dict[str, Any]:
+    """Return what is left of a pruned model: both rates, what they count, each layer, and what is left out and why."""
+    rows, everything = count(model, recipe), count_all(model)
+    return {
+        "rate": rows[-1].rate,
+        "overall_rate": everything.rate,
+        "parameters": everything.total,
+        "nonzero": everything.kept,
+        "sparsity": [{**dataclasses.asdict(row), "rate": row.rate} for row in rows],
+        "left_out": select(model, recipe).left_out,
+    }
+
+
+def plan_notes(model: nn.Module, recipe: SparsityRecipe, kept: Mapping[str, int] | None) -> list[str]:
+    """Return a line each for what is left out, which layers keep more than their share, and which keep too little.
+
+    kept: how many entries of each weight are going to stay; None if that is not known before.
+    """
+    chosen, notes = select(model, recipe), []
+    if chosen.left_out:
+        notes.append(f"note: not pruned: {describe_left_out(chosen.left_out)}")
+    if kept is None:
+        return notes
+    numbers = sizes(chosen.weights)
+    share = sum(kept.values()) / sum(numbers.values())
+    denser = [name for name in chosen.least if kept[name] > share * numbers[name] + 1]
+    if denser:
+        more = f" and {len(denser) - 1} more" if len(denser) > 1 else ""
+        notes.append(f"note: {denser[0]}{more} kept denser, as outputs have few inputs there; others keep less")
+    if warning := warn_of_thin_layers(model, recipe, kept):
+        notes.append(f"warning: {warning}")
+    return notes
+
+
+def warn_of_thin_layers(model: nn.Module, recipe: SparsityRecipe, kept: Mapping[str, int]) -> str:
+    """Return a warning that names the layers that keep less than a handful of weights an output; nothing if none does.
+
+    Layers that have no more to begin with are not meant.
+    """
+    chosen = select(model, recipe)
+    thin = {
+        name: kept[name] / outputs
+        for name, outputs in chosen.outputs.items()
+        if kept[name] < HANDFUL * outputs and kept[name] < chosen.weights[name].numel()
+    }
+    if not thin:
+        return ""
+    least = min(thin, key=lambda name: thin[name])
+    subject = "1 layer keeps" if len(thin) == 1 else f"{counted(len(thin), 'layer')} keep"
+    return (
+        f"{subject} fewer than {HANDFUL} weights an output, {least} {thin[least]:.2g}: robustness may collapse; lower "
+        "the rate, or try another sparsity.allocation"
+    )

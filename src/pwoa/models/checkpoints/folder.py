@@ -144,6 +144,10 @@ def _is_count(value: Any) -> bool:
     return type(value) is int and value > 0
 
 
+def _is_size(value: Any) -> bool:
+    return type(value) is int and value >= 0
+
+
 def _is_number(value: Any) -> bool:
     return type(value) in (int, float)
 
@@ -163,6 +167,10 @@ def _is_sparsity(value: Any) -> bool:
     return all(isinstance(row, dict) and all(type(row.get(key)) is int for key in ("total", "kept")) for row in rows)
 
 
+def _is_left_out(value: Any) -> bool:
+    return isinstance(value, dict) and all(isinstance(text, str) for text in value.values())
+
+
 _FIELDS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "format": (_is_count, "a whole number"),
     "architecture": (_is_text, "a name"),
@@ -172,6 +180,9 @@ _FIELDS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "normalisation": (_is_normalisation, "lists of numbers, mean and std"),
     "threat": (_is_threat, "norm, radius and step"),
     "sparsity": (_is_sparsity, "the total and kept weights of each layer"),
+    "parameters": (_is_count, "a whole number above 0"),
+    "nonzero": (_is_size, "a whole number"),
+    "left_out": (_is_left_out, "names with the reasons why they are not pruned"),
     "fingerprint": (_is_text, "a SHA-256"),
 }
 _NULLABLE = ("classes", "channels", "normalisation", "threat", "sparsity")

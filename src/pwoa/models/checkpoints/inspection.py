@@ -50,7 +50,8 @@ class Inspection:
     container, prefix: what stood around the network, empty if nothing. architecture: None if it is no registered one;
     classes and channels are then guessed from the last and the first layer, or None. dropped: tensors that are no part
     of the network, and why. sparsity: the part of exact zeros among the weights of layers, if it is more than a few
-    percent, else 0. layout: the form of each tensor of the network. skeleton: Python source of a class that they fit.
+    percent, else 0. nonzero: of all parameters, how many. layout: the form of each tensor of the network. skeleton:
+    Python source of a class that they fit.
     """
 
     path: str
@@ -63,6 +64,7 @@ class Inspection:
     dropped: dict[str, str]
     tensors: int
     parameters: int
+    nonzero: int
     dtype: str
     sparsity: float
     warnings: tuple[str, ...]
@@ -82,6 +84,7 @@ def inspect_checkpoint(path: str | Path, kept: float | None = None) -> Inspectio
         doubts.append(str(error))
         contents = unpack(opened, str(path), kept=1)
     guess = guess_architecture(contents.state)
+    parameters = [value for key, value in contents.state.items() if not key.endswith(_STATISTICS)]
     return Inspection(
         path=contents.source,
         container=contents.container,
@@ -92,7 +95,8 @@ def inspect_checkpoint(path: str | Path, kept: float | None = None) -> Inspectio
         normalisation=contents.normalisation,
         dropped=contents.dropped,
         tensors=len(contents.tensors),
-        parameters=sum(value.numel() for key, value in contents.state.items() if not key.endswith(_STATISTICS)),
+        parameters=sum(value.numel() for value in parameters),
+        nonzero=sum(int(value.count_nonzero()) for value in parameters),
         dtype=contents.dtype,
         sparsity=_sparsity(contents.state),
         warnings=(*contents.warnings, *doubts, *_doubts(contents, guess)),
