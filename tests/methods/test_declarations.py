@@ -75,7 +75,7 @@ def test_a_method_is_found_by_its_name_and_only_as_what_it_is(method: str) -> No
     right, wrong = (find_pruning, find_training) if found.prunes else (find_training, find_pruning)
     assert right(method) is found
     verb = "prune" if found.prunes else "pretrain"
-    with pytest.raises(InputError, match=rf"{method} (prunes|trains) a robust model.*: use pwoa {verb} "):
+    with pytest.raises(InputError, match=rf"{method} (prunes a robust|trains a) model.*: use pwoa {verb} "):
         wrong(method)
 
 

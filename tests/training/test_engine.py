@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torch.nn import functional as F
 
 from pwoa.data.images import Data, Images
 from pwoa.errors import InputError
@@ -337,6 +338,38 @@ def test_a_batch_too_large_for_memory_is_cut_up_to_the_same_result(
     for whole, cut in zip(*metrics, strict=True):
         assert cut["train"] == pytest.approx(whole["train"], rel=1e-4)
         assert cut["validation"] == pytest.approx(whole["validation"], rel=1e-4)
+
+
+class Pairs(Classify):
+    """Passes each image with a moved one, as TRADES does, and notes the images in a statistic."""
+
+    def loss(self, batch: Batch) -> Loss:
+        pairs = torch.stack([batch.x, 1 - batch.x], 1).flatten(0, 1)
+        logits = self.model(pairs)
+        ce = F.cross_entropy(logits[0::2], batch.y) + F.cross_entropy(logits[1::2], batch.y)
+        return Loss(ce, {"classification": ce}, logits[0::2])
+
+
+@pytest.mark.parametrize("batch", [8, 24])
+def test_pairs_have_statistics_over_so_many_images_whether_or_not_a_batch_is_one_group(
+    tmp_path: Path, tiny_teacher: nn.Module, tiny_data: Data, quick: Make, monkeypatch: pytest.MonkeyPatch, batch: int
+) -> None:
+    sizes: set[int] = set()
+    measure, plain = torch.var_mean, F.batch_norm
+
+    def var_mean(x: Tensor, *args: Any, **kwargs: Any) -> Any:
+        sizes.add(x.shape[1])
+        return measure(x, *args, **kwargs)
+
+    def batch_norm(x: Tensor, mean: Any, variance: Any, weight: Any, bias: Any, training: bool, *args: Any) -> Tensor:
+        sizes.update({len(x)} if training else ())
+        return plain(x, mean, variance, weight, bias, training, *args)
+
+    monkeypatch.setattr(torch, "var_mean", var_mean)
+    monkeypatch.setattr(F, "batch_norm", batch_norm)
+    recipe = quick(training__batch=batch, training__group=8)
+    engine_for(tmp_path, tiny_teacher, [Pairs(tiny_teacher)], tiny_data, recipe).train()
+    assert sizes == {16}
 
 
 def test_memory_that_does_not_hold_a_group_is_an_error(

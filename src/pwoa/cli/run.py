@@ -94,7 +94,7 @@ def pretrain(
     recipe: Annotated[
         str, typer.Option("--recipe", help="A preset (teacher-mnist, teacher-cifar10, …) or a TOML file.")
     ] = "teacher-mnist",
-    method: Annotated[str | None, typer.Option(help="pgd-at, trades, mart, hbar, lbgat or fast-at.")] = None,
+    method: Annotated[str | None, typer.Option(help="pgd-at, trades, mart, hbar, lbgat, fast-at or natural.")] = None,
     data: DataOption = None,
     data_folder: DataFolderOption = None,
     arch: Annotated[str | None, typer.Option("--arch", help="The architecture to train.")] = None,

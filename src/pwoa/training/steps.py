@@ -224,7 +224,7 @@ class Steps:
         plan = self._context.plan
         size = len(batch.y) // plan.parts
         for number in range(plan.parts):
-            plan.part = number
+            plan.part, plan.images = number, size
             part = slice(number * size, (number + 1) * size)
             yield Batch(batch.x[part], batch.y[part], batch.index[part])
 
