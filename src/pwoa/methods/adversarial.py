@@ -143,6 +143,21 @@ class Trades(RobustTraining):
         kl = divergence(logits, adversarial).mean()
         return Loss(natural + self._recipe.beta * kl, {"natural": natural, "divergence": kl}, logits)
 
+    def partial_loss(self, batch: Batch, threat: Threat, groups: Tensor) -> Loss:
+        """Return the loss with the divergence of some images only, 0 for the others.
+
+        groups: their positions, a row for each group, which is normalised with its own adversarial examples.
+        """
+        chosen, count = groups.flatten(), len(groups)
+        some = Batch(batch.x[chosen], batch.y[chosen], batch.index[chosen])
+        adversarial = self.furthest(some, threat) if len(chosen) else some.x
+        together = [images.unflatten(0, (count, -1)) for images in (batch.x, adversarial)]
+        answer = self._logits(torch.cat(together, 1).flatten(0, 1)).unflatten(0, (count, -1))
+        logits, moved = (part.flatten(0, 1) for part in answer.split([len(batch.y) // count, groups.shape[1]], 1))
+        natural = F.cross_entropy(logits.float(), batch.y)
+        kl = divergence(logits[chosen], moved).sum() / len(batch.y)
+        return Loss(natural + self._recipe.beta * kl, {"natural": natural, "divergence": kl}, logits)
+
 
 _TINY = 1e-4
 
