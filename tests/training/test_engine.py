@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import math
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -294,7 +295,7 @@ def test_a_killed_training_ends_with_the_same_bits(
 
 
 def drop_seconds(line: dict[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in line.items() if key != "seconds"}
+    return {key: value for key, value in line.items() if not key.endswith("seconds")}
 
 
 class Cramped(Classify):
@@ -338,6 +339,25 @@ def test_a_batch_too_large_for_memory_is_cut_up_to_the_same_result(
     for whole, cut in zip(*metrics, strict=True):
         assert cut["train"] == pytest.approx(whole["train"], rel=1e-4)
         assert cut["validation"] == pytest.approx(whole["validation"], rel=1e-4)
+
+
+class Slow(Classify):
+    """Takes its time over validation."""
+
+    def validation_loss(self, batch: Batch) -> Loss:
+        time.sleep(0.3)
+        return self.loss(batch)
+
+
+def test_validation_does_not_count_as_training(
+    tmp_path: Path, tiny_teacher: nn.Module, tiny_data: Data, quick: Make
+) -> None:
+    engine = engine_for(tmp_path, tiny_teacher, [Slow(tiny_teacher)], tiny_data, quick(training__batch=72))
+    engine.train()
+    lines = Run(tmp_path).metrics()
+    assert all(line["validation_seconds"] >= 0.3 > line["seconds"] for line in lines)
+    assert engine.seconds == sum(line["seconds"] for line in lines)
+    assert engine.validation_seconds == sum(line["validation_seconds"] for line in lines)
 
 
 class Pairs(Classify):

@@ -156,6 +156,7 @@ def training_summary(loaded: Loaded, engine: Engine, processes: Processes) -> di
         "processes": processes.count,
         "selected_epoch": engine.selected,
         "training_seconds": engine.seconds,
+        "validation_seconds": engine.validation_seconds,
     }
 
 

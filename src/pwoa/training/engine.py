@@ -22,7 +22,7 @@ from pwoa.training.steps import Average, Context, Steps, make_optimizer, resume_
 from pwoa.training.validation import Validation
 
 Probe = Callable[[], Mapping[str, float]]
-"""Measures something of the model after each epoch, for the record."""
+"""Measures something of the model before the first epoch and after each, for the record."""
 
 
 class Journal(Protocol):
@@ -63,7 +63,8 @@ class Engine:
         self.journal, self.progress, self.probe, self.processes = journal, progress, probe, processes
         records = recipe.mode == "fast" and self.device.type == "cuda" and processes.count == 1
         self._context = Context(model, material, recipe, progress, processes, Plan(recipe.group), records)
-        self.seconds = 0.0
+        self.seconds = self.validation_seconds = 0.0
+        self._start: Mapping[str, float] = {}
         self._lines = 0
         self._best: dict[str, Any] | None = None
         self._saved_at = time.perf_counter()
@@ -86,6 +87,7 @@ class Engine:
             if self.recipe.batch > self.recipe.group:
                 inside.enter_context(grouped(self.model, self._context.plan))
             inside.enter_context(compiled(self.model) if self.recipe.mode == "fast" else exact_float32())
+            self._start = state["start"] if state else dict(self.probe())
             for number in range(first, len(self.stages)):
                 with self.stages[number].running():
                     self._train_stage(number, state if number == first else None)
@@ -110,7 +112,10 @@ class Engine:
         for epoch in range(first_epoch, stage.epochs):
             start = time.perf_counter()
             line: dict[str, Any] = {"stage": stage.name, "epoch": epoch}
+            if number == epoch == 0 and self._start:
+                line["start"] = self._start
             line["train"] = self._train_epoch(stage, number, epoch, steps)
+            trained = time.perf_counter()
             self.processes.average([*average.values, *_buffers(self.model)])
             with average.applied():
                 if average.values:
@@ -122,8 +127,9 @@ class Engine:
                     self._select(line, stage.criterion)
             line |= stage.after_epoch(epoch, line["validation"])
             line["learning_rate"] = self._learning_rate(stage, epoch * self._steps)
-            line["seconds"] = time.perf_counter() - start
+            line["seconds"], line["validation_seconds"] = trained - start, time.perf_counter() - trained
             self.seconds += line["seconds"]
+            self.validation_seconds += line["validation_seconds"]
             self._lines += 1
             if self.processes.first:
                 self.journal.log(line)
@@ -181,7 +187,9 @@ class Engine:
                 "stages": [each.state_dict() for each in self.stages],
                 "best": self._best,
                 "lines": self._lines,
+                "start": self._start,
                 "seconds": self.seconds,
+                "validation_seconds": self.validation_seconds,
             }
         )
         self._saved_at = time.perf_counter()
@@ -192,7 +200,7 @@ class Engine:
             stage.load_state_dict(stage_state)
         self._best = state["best"]
         self._lines = state["lines"]
-        self.seconds = state["seconds"]
+        self.seconds, self.validation_seconds = state["seconds"], state["validation_seconds"]
 
 
 def _buffers(model: nn.Module) -> list[Tensor]:
