@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from pwoa.methods.adversarial import Trades
 from pwoa.methods.method import PruningMethod
 from pwoa.methods.pruning import MaskedStage, Mixer, mixed_classification
-from pwoa.recipe import Recipe, load_recipe, presets
+from pwoa.recipe import Recipe
 from pwoa.sparsity import Constraint, Masks
 from pwoa.training.stage import Batch, Loss, Material, Stage
 
@@ -43,13 +43,10 @@ class Hydra(PruningMethod):
     @classmethod
     def hints(cls, recipe: Recipe) -> list[str]:
         """Warn that scores, which are trained instead of weights, have learning rates for SGD."""
-        name, preset = cls.name, f"{recipe.data.name}-{cls.name}"
+        name, hints = cls.name, super().hints(recipe)
         if recipe.training.optimizer == "adam":
-            return [f"the scores of {name} are meant for SGD; the presets mnist-{name} and cifar10-{name} have it"]
-        meant = load_recipe(preset).search.learning_rate if preset in presets() else recipe.search.learning_rate
-        if (rate := recipe.search.learning_rate) != meant:
-            return [f"the learning rate of {name}'s scores is {rate:g}; the preset {preset} has {meant:g}"]
-        return []
+            hints.append(f"the scores of {name} are meant for SGD; the presets mnist-{name} and cifar10-{name} have it")
+        return hints
 
 
 class Scoring(Stage):

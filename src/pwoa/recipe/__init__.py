@@ -84,11 +84,20 @@ def _read(path: Path) -> str:
         raise InputError(f"{path}: not valid TOML: {error}") from None
 
 
-def recipe_for(data: str) -> Recipe:
-    """Return the preset for a data set, by its name or that of its folder, if there is one; else the defaults."""
+def preset_for(data: str, method: str = "pwoa") -> str | None:
+    """Name the preset of a method for a data set, by its name or that of its folder; None if there is none.
+
+    Example: `preset_for("cifar100", "hydra")`.
+    """
     name = PurePath(data).name
     named = {"mnist-mini": "demo", "fashion-mnist": "mnist"}.get(name, name)
-    return load_recipe(named) if named in presets() else Recipe()
+    named = named if method == "pwoa" else f"{named}-{method}"
+    return named if named in presets() else None
+
+
+def recipe_for(data: str) -> Recipe:
+    """Return the preset for a data set, by its name or that of its folder, if there is one; else the defaults."""
+    return load_recipe(preset_for(data))
 
 
 def teacher_recipe_for(data: str) -> Recipe | None:
