@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import itertools
 import math
 import time
 from collections.abc import Callable, Mapping
@@ -22,7 +23,7 @@ from pwoa.recipe.sections import Recipe
 from pwoa.runs.folder import Run
 from pwoa.training.engine import Engine
 from pwoa.training.stage import Batch, Loss, Material, Stage
-from pwoa.training.steps import resume_optimizer
+from pwoa.training.steps import Average, resume_optimizer
 
 
 class Classify(Stage):
@@ -163,18 +164,34 @@ def test_epochs_are_selected_by_the_validation_loss_of_the_stage(
 def test_averaged_weights_are_the_average_of_the_steps(
     tmp_path: Path, tiny_teacher: nn.Module, tiny_data: Data, quick: Make
 ) -> None:
-    """One epoch, decay 0.5: replayed by hand from the weights after each step."""
+    """One epoch, decay 0.5 but less at first: replayed by hand from the weights after each step."""
     average = {name: value.detach().clone() for name, value in tiny_teacher.named_parameters()}
+    steps = itertools.count()
 
     class Recorder(Classify):
         def after_step(self) -> None:
+            step = next(steps)
             for name, value in self.model.named_parameters():
-                average[name].lerp_(value.detach(), 0.5)
+                average[name].lerp_(value.detach(), 1 - min(0.5, (1 + step) / (10 + step)))
 
     recipe = quick(training__average=0.5)
     engine_for(tmp_path, tiny_teacher, [Recorder(tiny_teacher, epochs=1)], tiny_data, recipe).train()
     for name, value in tiny_teacher.named_parameters():
         torch.testing.assert_close(value.detach(), average[name])
+
+
+@pytest.mark.parametrize("steps", [6, 200])
+def test_averaging_does_not_ruin_a_short_training(steps: int) -> None:
+    """A weight goes to 1 in the first steps; with the whole decay from the start the average would stay near 0."""
+    model = nn.Linear(1, 1, bias=False)
+    nn.init.zeros_(model.weight)
+    average = Average(model, 0.998)
+    nn.init.ones_(model.weight)
+    for step in range(steps):
+        average.reach(step)
+        average.update()
+    (value,) = average.values
+    assert float(value) > 0.99
 
 
 def test_averaged_weights_have_normalisation_statistics_of_their_own(

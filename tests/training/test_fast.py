@@ -290,7 +290,10 @@ def tapes(monkeypatch: pytest.MonkeyPatch) -> list[weakref.ref[Tape]]:
 def recorded_run(
     folder: Path, model: nn.Module, data: Data, recipe: Recipe, monkeypatch: pytest.MonkeyPatch | None = None
 ) -> tuple[list[dict[str, float]], dict[str, torch.Tensor]]:
-    """Return the losses of the epochs of a run, and the weights that it ends with; with a monkeypatch what is done for each batch is recorded."""
+    """Return the losses of the epochs of a run, and the weights that it ends with.
+
+    With a monkeypatch, what is done for each batch is recorded.
+    """
     if monkeypatch is not None:
         monkeypatch.setattr(engine, "Context", lambda *args: replace(Context(*args), records=True))
     run = pwoa.prune if find_method(recipe.method).prunes else pwoa.pretrain

@@ -147,7 +147,9 @@ class Engine:
         stage.before_epoch(epoch)
         self.model.train()
         for step in range(self._steps):
-            steps.take(order[step * size : (step + 1) * size], self._learning_rate(stage, epoch * self._steps + step))
+            number_of_step = epoch * self._steps + step
+            chosen = order[step * size : (step + 1) * size]
+            steps.take(chosen, self._learning_rate(stage, number_of_step), number_of_step)
             self.progress.advance()
         return steps.meter.means(self.processes)
 

@@ -44,18 +44,30 @@ class Context:
 
 
 class Average:
-    """A running average of a model's weights and buffers; with decay 0 it is the model itself."""
+    """A running average of a model's weights and buffers; with decay 0 it is the model itself.
+
+    At step t the decay is at most (1 + t) / (10 + t): an average over the last ninth of the steps or so, until that is
+    longer than the decay remembers. Else in a few hundred steps the average would not leave the weights of the start.
+    """
 
     def __init__(self, model: nn.Module, decay: float) -> None:
         self._decay = decay
         self._live = [value for value in model.state_dict().values() if value.is_floating_point()]
         self.values: list[Tensor] = [value.clone() for value in self._live] if decay else []
+        self._pull = self._live[0].new_zeros((), dtype=torch.float32) if decay else None  # a recorded step reads it
+
+    def reach(self, step: int) -> None:
+        """Tell which step, counted from 0, comes next."""
+        if self._pull is not None:
+            self._pull.fill_(1 - min(self._decay, (1 + step) / (10 + step)))
 
     @torch.no_grad()
     def update(self) -> None:
         """Move the average towards the model, for all tensors at once."""
-        if self._decay:
-            torch._foreach_lerp_(self.values, self._live, 1 - self._decay)
+        if self._pull is not None:
+            differences = torch._foreach_sub(self._live, self.values)
+            torch._foreach_mul_(differences, self._pull)
+            torch._foreach_add_(self.values, differences)
 
     @contextmanager
     def applied(self) -> Iterator[None]:
@@ -170,9 +182,10 @@ class Steps:
         self._form = torch.channels_last if context.recipe.mode == "fast" else torch.contiguous_format
         self._one = Replayed(record=context.records, generator=self.generator)
 
-    def take(self, index: Tensor, learning_rate: float) -> None:
-        """One step on the images at these positions."""
+    def take(self, index: Tensor, learning_rate: float, step: int) -> None:
+        """Take a step, the number of which in its stage is counted from 0, on the images at these positions."""
         set_learning_rate(self._optimizer, learning_rate)
+        self._average.reach(step)
         self._one(self._step, index, self._stage.constants())
         self.meter.count(len(index) // self._context.processes.count)
 
