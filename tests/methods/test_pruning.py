@@ -172,23 +172,27 @@ def test_the_host_never_waits_for_the_device_within_a_step(
                 stage.after_step()
 
 
-@pytest.mark.parametrize("at", [11, 15, 22])
-@pytest.mark.parametrize("method", ["hydra", "apd", "harp"])
+@pytest.mark.parametrize("at", [11, 15, 23])
+@pytest.mark.parametrize("method", ["pwoa", "advprune", "hydra", "apd", "harp"])
 def test_a_method_killed_in_either_stage_resumes_to_the_same_bits(
     tmp_path: Path,
     tiny_teacher: nn.Module,
     tiny_data: Data,
     quick: Make,
     killed: Callable[[int], Progress],
+    monkeypatch: pytest.MonkeyPatch,
     method: str,
     at: int,
 ) -> None:
     """In the third epoch of the search, and in the first and the third of the weights, at 4 steps an epoch."""
+    monkeypatch.setattr("pwoa.training.engine.SHARE", 0)  # saved after every step
     recipe = quick(method=method, training__mix=0.5)
     whole = pwoa.prune(tiny_teacher, tiny_data, rate=4, recipe=recipe, folder=tmp_path / "whole")
     with pytest.raises(KeyboardInterrupt):
         pwoa.prune(tiny_teacher, tiny_data, rate=4, recipe=recipe, folder=tmp_path / "cut", progress=killed(at))
-    assert Run(tmp_path / "cut").load_checkpoint() is not None
+    state = Run(tmp_path / "cut").load_checkpoint()
+    assert state is not None
+    assert state["step"] == 1  # the check of the teacher counts as a step of the progress
     pwoa.prune(tiny_teacher, tiny_data, rate=4, recipe=recipe, folder=tmp_path / "cut")
     assert (tmp_path / "cut" / "model.safetensors").read_bytes() == (whole.folder / "model.safetensors").read_bytes()
 

@@ -106,6 +106,29 @@ def test_the_first_line_has_the_teachers_own_point_of_the_hsic_plane(
     assert not any("start" in line for line in metrics[1:])
 
 
+def test_after_a_loss_that_is_not_finite_the_advice_can_be_followed_in_the_same_folder(
+    tmp_path: Path, tiny_teacher: nn.Module, tiny_data: Data, quick: Make
+) -> None:
+    wild = quick(search__learning_rate=1e30)
+    with pytest.raises(InputError, match=r"lower search.learning_rate or .*; the folder can be given again"):
+        prune(tiny_teacher, tiny_data, recipe=wild, folder=tmp_path / "run")
+    result = prune(tiny_teacher, tiny_data, recipe=quick(search__learning_rate=0.01), folder=tmp_path / "run")
+    assert len(result.metrics) == result.summary["trained_epochs"] == 6
+
+
+def test_the_state_of_another_run_is_refused(
+    tmp_path: Path, tiny_teacher: nn.Module, tiny_data: Data, quick: Make, killed: Callable[[int], Progress]
+) -> None:
+    for name, rate, seed in (("ours", 4.0, 0), ("theirs", 16.0, 9)):
+        recipe = quick(sparsity__rate=rate, training__seed=seed)
+        with pytest.raises(KeyboardInterrupt):
+            prune(tiny_teacher, tiny_data, recipe=recipe, folder=tmp_path / name, progress=killed(10))
+    state = (tmp_path / "theirs" / "checkpoint" / "state.pt").read_bytes()
+    (tmp_path / "ours" / "checkpoint" / "state.pt").write_bytes(state)
+    with pytest.raises(InputError, match=r"state.pt is of a run with another recipe, teacher or data"):
+        prune(tiny_teacher, tiny_data, recipe=quick(), folder=tmp_path / "ours")
+
+
 def test_the_same_seed_gives_the_same_bits_and_another_does_not(
     tmp_path: Path, tiny_teacher: nn.Module, tiny_data: Data, quick: Make
 ) -> None:

@@ -283,15 +283,20 @@ class Dropping(nn.Module):
 
 
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])
-@pytest.mark.parametrize("steps", [1, 4, 5, 11, 15])
+@pytest.mark.parametrize("steps", [1, 2, 4, 5, 11, 15])
+@pytest.mark.parametrize("within", [True, False])
 def test_a_killed_training_ends_with_the_same_bits(
     tmp_path: Path,
     tiny_data: Data,
     quick: Make,
     killed: Callable[[int], Progress],
+    monkeypatch: pytest.MonkeyPatch,
     steps: int,
     optimizer: str,
+    within: bool,
 ) -> None:
+    """Whether it is saved after every step, or at the ends of epochs only."""
+    monkeypatch.setattr("pwoa.training.engine.SHARE", 0 if within else 1e9)
     recipe = quick(training__optimizer=optimizer)
 
     def train(folder: Path, progress: Progress) -> dict[str, torch.Tensor]:
@@ -305,6 +310,10 @@ def test_a_killed_training_ends_with_the_same_bits(
     whole = train(tmp_path / "whole", Progress())
     with pytest.raises(KeyboardInterrupt):
         train(tmp_path / "killed", killed(steps))
+    if within and steps % 4 != 1:
+        state = Run(tmp_path / "killed").load_checkpoint()
+        assert state is not None
+        assert state["step"] == (steps - 1) % 4
     resumed = train(tmp_path / "killed", Progress())
     assert all(torch.equal(resumed[name], whole[name]) for name in whole)
     lines, expected = Run(tmp_path / "killed").metrics(), Run(tmp_path / "whole").metrics()
@@ -356,6 +365,127 @@ def test_a_batch_too_large_for_memory_is_cut_up_to_the_same_result(
     for whole, cut in zip(*metrics, strict=True):
         assert cut["train"] == pytest.approx(whole["train"], rel=1e-4)
         assert cut["validation"] == pytest.approx(whole["validation"], rel=1e-4)
+
+
+def interrupted(
+    folder: Path, model: nn.Module, data: Data, recipe: Recipe, progress: Progress
+) -> tuple[Run, Callable[[Progress], None]]:
+    """Return the folder of a training that was killed, and what resumes it."""
+
+    def train(progress: Progress) -> None:
+        student = copy.deepcopy(model)
+        stages: list[Stage] = [Classify(student, "one"), Classify(student, "two")]
+        engine_for(folder, student, stages, data, recipe, progress).train()
+
+    with pytest.raises(KeyboardInterrupt):
+        train(progress)
+    return Run(folder), train
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"stage": 99},
+        {"stage": -1},
+        {"epoch": 999},
+        {"epoch": 2},
+        {"stage": 2, "epoch": 1},
+        {"step": 4},
+        {"step": -2},
+        {"stage": True},
+        {"stage": "0"},
+        {"epoch": 0.5},
+        {"metrics": []},
+        {"metrics": -2},
+        {"metrics": [3]},
+        {"best": {"epoch": 0}},
+        {"step": 1},
+        {"model": {}},
+        {"stages": []},
+    ],
+)
+def test_a_state_that_cannot_be_is_refused(
+    tmp_path: Path,
+    tiny_teacher: nn.Module,
+    tiny_data: Data,
+    quick: Make,
+    killed: Callable[[int], Progress],
+    monkeypatch: pytest.MonkeyPatch,
+    changes: dict[str, Any],
+) -> None:
+    """Also if its checksum is right; and metrics.jsonl is left alone."""
+    monkeypatch.setattr("pwoa.training.engine.SHARE", 1e9)
+    run, train = interrupted(tmp_path, tiny_teacher, tiny_data, quick(), killed(7))
+    lines = run.metrics()
+    state = run.load_checkpoint()
+    assert state is not None
+    run.save_checkpoint({**state, **changes})
+    with pytest.raises(
+        InputError, match=r"checkpoint/state.pt is no state of this run \(.+\); delete it, and"
+    ) as caught:
+        train(Progress())
+    assert "\n" not in str(caught.value)
+    assert run.metrics() == lines
+
+
+@pytest.mark.parametrize("content", [None, b"", b"{}\n", b"\xff"])
+def test_metrics_that_are_lost_are_told_before_training_and_written_anew(
+    tmp_path: Path,
+    tiny_teacher: nn.Module,
+    tiny_data: Data,
+    quick: Make,
+    killed: Callable[[int], Progress],
+    told: Any,
+    content: bytes | None,
+) -> None:
+    run, train = interrupted(tmp_path, tiny_teacher, tiny_data, quick(), killed(7))
+    if content is None:
+        (tmp_path / "metrics.jsonl").unlink()
+    else:
+        (tmp_path / "metrics.jsonl").write_bytes(content)
+    train(told)
+    assert told.said == ["metrics.jsonl was lost or changed; it is written anew from the saved state"]
+    assert [(line["stage"], line["epoch"]) for line in run.metrics()] == [
+        *(("one", 0), ("one", 1), ("two", 0), ("two", 1)),
+    ]
+
+
+def test_metrics_that_are_lost_while_it_trains_are_there_in_the_end(
+    tmp_path: Path, tiny_teacher: nn.Module, tiny_data: Data, quick: Make
+) -> None:
+    class Losing(Classify):
+        def before_epoch(self, epoch: int) -> None:
+            (tmp_path / "metrics.jsonl").unlink(missing_ok=True)
+
+    engine_for(tmp_path, tiny_teacher, [Losing(tiny_teacher, epochs=3)], tiny_data, quick()).train()
+    assert [line["epoch"] for line in Run(tmp_path).metrics()] == [0, 1, 2]
+
+
+def test_saving_within_epochs_takes_a_small_part_of_the_time(
+    tmp_path: Path, tiny_teacher: nn.Module, tiny_data: Data, quick: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With a clock of its own: each step takes a second, and each save three."""
+    now, saves = [0.0], []
+
+    class Ticking(Progress):
+        def advance(self, units: int = 1) -> None:
+            now[0] += 1
+
+    def save(run: Run, state: Mapping[str, Any]) -> None:
+        saves.append((state["epoch"], state["step"], now[0]))
+        now[0] += 3
+
+    monkeypatch.setattr("pwoa.training.engine.time.perf_counter", lambda: now[0])
+    monkeypatch.setattr(Run, "save_checkpoint", save)
+    recipe = quick(training__batch=2, training__checkpoint_seconds=10.0)
+    stage = Classify(tiny_teacher, epochs=5)
+    engine = engine_for(tmp_path, tiny_teacher, [stage], tiny_data, recipe, Ticking())
+    engine.train()
+    assert saves[0] == (0, 10, 10.0)  # no save has taken time yet
+    assert saves[1][:2] == (2, 0) or saves[1][2] >= 13 + 10
+    within = [at for _, step, at in saves if step]
+    assert all(later - earlier >= 60 for earlier, later in itertools.pairwise(within))
+    assert engine.seconds == 5 * 36
 
 
 class Slow(Classify):
