@@ -247,8 +247,8 @@ def test_a_threat_is_checked_wherever_it_is_made(given: Any) -> None:
     [
         ("cifar-10", r"no recipe 'cifar-10': neither a file nor a preset \(did you mean 'cifar10"),
         (
-            "imagenette",
-            r"neither a file nor a preset \(known: cifar10, .*cifar100, demo, mnist, .*teacher-cifar10, teacher",
+            "svhn",
+            r"neither a file nor a preset \(known: cifar10, .*cifar100, .*demo, mnist, .*teacher-cifar10, teacher",
         ),
         (".", r"no recipe '\.'"),
     ],

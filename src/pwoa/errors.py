@@ -19,6 +19,10 @@ class InputError(ValueError):
     """
 
 
+class Diverged(InputError):
+    """A training whose loss is not finite any more: nothing of its run is worth resuming."""
+
+
 def first_line(error: Exception) -> str:
     """Return what another library's error says, in one line."""
     return next(iter(str(error).splitlines()), type(error).__name__)

@@ -75,7 +75,7 @@ class ConsoleProgress(Progress):
         self.say(
             f"{line['stage']:>8} {line['epoch'] + 1:>3}/{epochs}  loss {line['train']['loss']:.4f}  "
             f"validation loss {line['validation']['loss']:.4f}  accuracy {line['validation']['accuracy']:.2f} %  "
-            f"{line['seconds']:.1f} s"
+            f"{line['seconds'] + line['validation_seconds']:.1f} s"
         )
 
     def say(self, message: str) -> None:

@@ -17,7 +17,7 @@ from pwoa.methods import METHODS, find_method, find_pruning, find_training
 from pwoa.methods.apd import Apd
 from pwoa.methods.harp import Harp
 from pwoa.methods.hydra import Hydra
-from pwoa.recipe import Recipe, flat
+from pwoa.recipe import Recipe, flat, load_recipe, preset_for
 from pwoa.recipe.methods import ApdSettings, HarpSettings
 
 Make = Callable[..., Recipe]
@@ -76,7 +76,7 @@ def test_a_method_is_found_by_its_name_and_only_as_what_it_is(method: str) -> No
     right, wrong = (find_pruning, find_training) if found.prunes else (find_training, find_pruning)
     assert right(method) is found
     verb = "prune" if found.prunes else "pretrain"
-    with pytest.raises(InputError, match=rf"{method} (prunes|trains) a robust model.*: use pwoa {verb} "):
+    with pytest.raises(InputError, match=rf"{method} (prunes a robust|trains a) model.*: use pwoa {verb} "):
         wrong(method)
 
 
@@ -119,9 +119,23 @@ def test_another_file_of_the_same_name_is_another_run(
         pwoa.prune(tiny_teacher, tiny_data, recipe=recipe, folder=folder)
 
 
-def test_a_learning_rate_of_scores_that_is_not_the_presets_is_told() -> None:
-    recipe = Recipe().with_settings({"method": "hydra", "data.name": "cifar10", "search.learning_rate": 0.01})
+@pytest.mark.parametrize("data", ["mnist", "cifar10", "cifar100"])
+@pytest.mark.parametrize("method", PRUNING)
+def test_every_method_has_a_preset_for_every_data_set(data: str, method: str) -> None:
+    preset = preset_for(data, method)
+    assert preset is not None
+    recipe, ours = load_recipe(preset), load_recipe(data)
+    assert (recipe.method, recipe.data, recipe.threat, recipe.teacher) == (method, ours.data, ours.threat, ours.teacher)
+    assert find_pruning(method).hints(recipe) == []
+
+
+def test_what_differs_from_the_preset_is_told() -> None:
+    recipe = load_recipe("cifar100").with_settings({"method": "hydra", "training.mix": 0.5, "training.seed": 3})
     (hint,) = Hydra.hints(recipe)
-    assert hint == "the learning rate of hydra's scores is 0.01; the preset cifar10-hydra has 0.1"
-    assert Hydra.hints(recipe.with_settings({"search.learning_rate": 0.1})) == []
+    assert hint == (
+        "hydra is trained otherwise than in its preset cifar100-hydra: search.epochs = 50 (20), "
+        "search.learning_rate = 0.01 (0.1), finetune.learning_rate = 0.005 (0.01)"
+    )
     assert Hydra.hints(recipe.with_settings({"data.name": "mine"})) == []
+    apd = load_recipe("mnist-apd").with_settings({"apd.weight": 0.5, "search.rho": 3.0})
+    assert Apd.hints(apd) == ["apd is trained otherwise than in its preset mnist-apd: apd.weight = 0.5 (0.9)"]

@@ -29,6 +29,7 @@ from pwoa.recipe.sections import Recipe
 from pwoa.runs.folder import Run
 from pwoa.sparsity.selection import prunable
 from pwoa.threat import Threat
+from pwoa.training.groups import Plan, grouped
 from pwoa.training.stage import Batch, Material
 
 Make = Callable[..., Recipe]
@@ -171,23 +172,27 @@ def test_the_host_never_waits_for_the_device_within_a_step(
                 stage.after_step()
 
 
-@pytest.mark.parametrize("at", [11, 15, 22])
-@pytest.mark.parametrize("method", ["hydra", "apd", "harp"])
+@pytest.mark.parametrize("at", [11, 15, 23])
+@pytest.mark.parametrize("method", ["pwoa", "advprune", "hydra", "apd", "harp"])
 def test_a_method_killed_in_either_stage_resumes_to_the_same_bits(
     tmp_path: Path,
     tiny_teacher: nn.Module,
     tiny_data: Data,
     quick: Make,
     killed: Callable[[int], Progress],
+    monkeypatch: pytest.MonkeyPatch,
     method: str,
     at: int,
 ) -> None:
     """In the third epoch of the search, and in the first and the third of the weights, at 4 steps an epoch."""
+    monkeypatch.setattr("pwoa.training.engine.SHARE", 0)  # saved after every step
     recipe = quick(method=method, training__mix=0.5)
     whole = pwoa.prune(tiny_teacher, tiny_data, rate=4, recipe=recipe, folder=tmp_path / "whole")
     with pytest.raises(KeyboardInterrupt):
         pwoa.prune(tiny_teacher, tiny_data, rate=4, recipe=recipe, folder=tmp_path / "cut", progress=killed(at))
-    assert Run(tmp_path / "cut").load_checkpoint() is not None
+    state = Run(tmp_path / "cut").load_checkpoint()
+    assert state is not None
+    assert state["step"] == 1  # the check of the teacher counts as a step of the progress
     pwoa.prune(tiny_teacher, tiny_data, rate=4, recipe=recipe, folder=tmp_path / "cut")
     assert (tmp_path / "cut" / "model.safetensors").read_bytes() == (whole.folder / "model.safetensors").read_bytes()
 
@@ -273,6 +278,48 @@ class TestHydra:
         monkeypatch.setattr(Trades, "furthest", note)
         mixed_loss(tiny_teacher, material, recipe)(batch)
         assert asked == [recipe.threat.in_quarters()]
+
+    @pytest.mark.parametrize("mix", [0.0, 0.25, 0.5, 1.0])
+    def test_the_divergence_is_over_the_mix_ratio(
+        self, tiny_teacher: nn.Module, tiny_data: Data, quick: Make, monkeypatch: pytest.MonkeyPatch, mix: float
+    ) -> None:
+        """The images that are not chosen add 0, so that the loss goes from cross-entropy to TRADES without a jump."""
+        recipe = quick(method="hydra", training__mix=mix, training__group=4, pretrain__beta=3.0)
+        material, batch = batch_of(tiny_data, recipe)
+        attacked: list[Tensor] = []
+
+        def shifted(trades: Trades, batch: Batch, threat: Threat) -> Tensor:
+            attacked.append(batch.index)
+            return (batch.x + 0.1).clamp(0, 1)
+
+        monkeypatch.setattr(Trades, "furthest", shifted)
+        tiny_teacher.eval()
+        with torch.no_grad():
+            tiny_teacher.get_parameter("out.weight").mul_(0.05)  # else it is sure of everything
+            found = mixed_loss(tiny_teacher, material, recipe)(batch)
+            logits, moved = tiny_teacher(batch.x), tiny_teacher((batch.x + 0.1).clamp(0, 1))
+        chosen = torch.isin(batch.index, torch.cat([*attacked, batch.index[:0]]))
+        assert chosen.view(-1, 4).sum(1).tolist() == [round(4 * mix)] * 5
+        kl = (logits.softmax(1) * (logits.log_softmax(1) - moved.log_softmax(1))).sum(1)
+        expected = nn.functional.cross_entropy(logits, batch.y) + 3 * (kl * chosen).mean()
+        assert float(kl.min()) > 1e-5
+        torch.testing.assert_close(found.total, expected)
+        torch.testing.assert_close(found.logits, logits)
+
+    def test_natural_images_are_normalised_with_the_adversarial_ones_of_their_group(
+        self, tiny_teacher: nn.Module, tiny_data: Data, quick: Make, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        recipe = quick(method="hydra", training__mix=0.5, training__group=4)
+        material, batch = batch_of(tiny_data, recipe, 8)
+        monkeypatch.setattr(Trades, "furthest", lambda trades, batch, threat: batch.x + 0.3)
+        monkeypatch.setattr(Mixer, "choose", lambda mixer, batch: torch.tensor([[1, 3], [4, 7]]))
+        with grouped(tiny_teacher.train(), Plan(4, images=8)):
+            found = mixed_loss(tiny_teacher, material, recipe)(batch).logits
+        parts = [
+            tiny_teacher(torch.cat([batch.x[at], batch.x[some] + 0.3]))[:4]
+            for at, some in ((slice(4), [1, 3]), (slice(4, 8), [4, 7]))
+        ]
+        torch.testing.assert_close(found, torch.cat(parts), atol=1e-4, rtol=1e-4)
 
     def scoring(self, model: nn.Module, data: Data, recipe: Recipe) -> tuple[Scoring, Batch]:
         material, batch = batch_of(data, recipe)

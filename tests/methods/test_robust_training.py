@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -13,6 +14,7 @@ from torch.nn import functional as F
 
 import pwoa
 from pwoa.attacks.ball import distance
+from pwoa.attacks.gradient import AttackLoss, cross_entropy
 from pwoa.data.images import Data
 from pwoa.errors import InputError
 from pwoa.methods import METHODS, find_training, lbgat
@@ -22,6 +24,7 @@ from pwoa.methods.lbgat import Lbgat
 from pwoa.models.hidden import hidden_points, recording
 from pwoa.objectives.hsic import bottleneck
 from pwoa.progress import Progress
+from pwoa.recipe import load_recipe
 from pwoa.recipe.sections import Recipe
 from pwoa.runs.folder import Run
 from pwoa.threat import Threat
@@ -123,13 +126,17 @@ def test_attacks_start_anywhere_in_the_ball(tiny_teacher: nn.Module, tiny_data: 
     assert float(apart.mean()) == pytest.approx(0.1, rel=0.15)
 
 
-def test_each_group_has_as_many_natural_images_as_adversarial_ones(tiny_data: Data, quick: Make) -> None:
+@pytest.mark.parametrize("group", [4, 10, 20])
+def test_a_group_is_of_so_many_natural_images_and_their_adversarial_ones(
+    tiny_data: Data, quick: Make, group: int
+) -> None:
+    """A statistic is over twice the group, whether the batch has one group or several."""
     torch.manual_seed(0)
     model = nn.Sequential(nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.Flatten(), nn.Linear(64, 3))
     stage, batch = stage_of("trades", model, tiny_data, quick())
-    with grouped(model, Plan(8)):
+    with grouped(model, Plan(group, images=20)):
         natural, shifted = stage.both(batch.x, batch.x + 0.3)
-    parts = [model(torch.cat([x, x + 0.3])).chunk(2) for x in batch.x.split(4)]
+    parts = [model(torch.cat([x, x + 0.3])).chunk(2) for x in batch.x.split(group)]
     torch.testing.assert_close(natural, torch.cat([part[0] for part in parts]), atol=1e-4, rtol=1e-4)
     torch.testing.assert_close(shifted, torch.cat([part[1] for part in parts]), atol=1e-4, rtol=1e-4)
 
@@ -149,6 +156,44 @@ def test_lbgat_follows_its_guide(
     expected = (adversarial - said["guide"]).square().mean() + F.cross_entropy(said["guide"], said["y"])
     expected = expected + beta * kl(said["natural"], adversarial).mean()
     assert total == pytest.approx(float(expected), rel=1e-3)
+
+
+@pytest.mark.parametrize("beta", [0.0, 6.0])
+def test_lbgat_attacks_the_divergence_for_every_beta(
+    tiny_teacher: nn.Module, tiny_data: Data, quick: Make, monkeypatch: pytest.MonkeyPatch, beta: float
+) -> None:
+    stage, batch = stage_of("lbgat", tiny_teacher, tiny_data, quick(pretrain__beta=beta))
+    with torch.no_grad():
+        tiny_teacher.get_parameter("out.weight").mul_(0.05)  # else it is sure of everything
+        natural = copy.deepcopy(tiny_teacher).eval()(batch.x)
+    maximised: list[Tensor] = []
+
+    def attacked(batch: Batch, threat: Threat, loss: AttackLoss = cross_entropy) -> Tensor:
+        maximised.extend([loss(natural, batch.y), loss(2 * natural, batch.y)])
+        return batch.x
+
+    monkeypatch.setattr(stage, "attacked", attacked)
+    stage.robust_loss(batch, stage.threat)
+    expected = [natural.new_zeros(()), kl(natural, 2 * natural).sum()]
+    torch.testing.assert_close(torch.stack(maximised), torch.stack(expected))
+
+
+def test_natural_training_is_cross_entropy_on_the_images_as_they_are(
+    tiny_teacher: nn.Module, tiny_data: Data, quick: Make
+) -> None:
+    stage, batch = stage_of("natural", tiny_teacher, tiny_data, quick())
+    expected = F.cross_entropy(copy.deepcopy(tiny_teacher)(batch.x), batch.y)
+    torch.testing.assert_close(stage.loss(batch).total, expected)
+    used = {name for name in ("steps", "step", "beta", "growing", "epochs") if stage.uses_setting(f"pretrain.{name}")}
+    assert used == {"epochs"}
+
+
+def test_the_teachers_of_the_paper_have_presets() -> None:
+    for data, beta in (("cifar10", 0.0), ("cifar100", 6.0)):
+        recipe = load_recipe(f"teacher-{data}-lbgat")
+        assert (recipe.method, recipe.teacher.architecture, recipe.data.name) == ("lbgat", "wrn-34-10", data)
+        assert recipe.pretrain.beta == beta
+    assert load_recipe("teacher-cifar10-natural").method == "natural"
 
 
 def test_hbar_adds_the_bottleneck_of_the_adversarial_examples(
@@ -236,9 +281,9 @@ def test_every_method_runs_from_end_to_end(
     assert all(torch.equal(value, before[name]) for name, value in tiny_teacher.state_dict().items())
     assert any(not torch.equal(value, before[name]) for name, value in result.model.state_dict().items())
     assert list(result.model.state_dict()) == list(before)
-    assert (result.summary["method"], result.summary["example_free"]) == (method, False)
+    assert (result.summary["method"], result.summary["example_free"]) == (method, method == "natural")
     assert json.loads((result.folder / "result.json").read_text()) == result.summary
-    errors = [line["validation"]["robust_error"] for line in result.metrics]
+    errors = [line["validation"][find_training(method).criterion] for line in result.metrics]
     assert result.summary["selected_epoch"] == min(range(2), key=errors.__getitem__)
     loaded = pwoa.load_model(result.folder, architecture=type(tiny_teacher)())
     with torch.no_grad():
@@ -263,15 +308,17 @@ def test_a_training_killed_in_its_third_epoch_resumes_to_the_same_bits(
     tiny_data: Data,
     quick: Make,
     killed: Callable[[int], Progress],
+    monkeypatch: pytest.MonkeyPatch,
     method: str,
 ) -> None:
+    monkeypatch.setattr("pwoa.training.engine.SHARE", 0)  # saved after every step
     recipe = quick(method=method, pretrain__epochs=4, pretrain__steps=2, pretrain__learning_rate=0.01)
     whole = pwoa.pretrain(tiny_teacher, tiny_data, recipe=recipe, folder=tmp_path / "whole")
     with pytest.raises(KeyboardInterrupt):
         pwoa.pretrain(tiny_teacher, tiny_data, recipe=recipe, folder=tmp_path / "cut", progress=killed(10))
     state = Run(tmp_path / "cut").load_checkpoint()
     assert state is not None
-    assert state["epoch"] == 2
+    assert (state["epoch"], state["step"]) == (2, 1)
     pwoa.pretrain(tiny_teacher, tiny_data, recipe=recipe, folder=tmp_path / "cut")
     assert (tmp_path / "cut" / "model.safetensors").read_bytes() == (whole.folder / "model.safetensors").read_bytes()
 

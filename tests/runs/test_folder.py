@@ -126,12 +126,12 @@ def small_disk() -> Iterator[None]:
 
 @pytest.mark.usefixtures("small_disk")
 def test_a_checkpoint_that_does_not_fit_is_one_line_and_the_old_one_stays(run: Run) -> None:
-    run.save_checkpoint({"lines": 1, "weights": torch.zeros(10)})
+    run.save_checkpoint({"stage": 1, "weights": torch.zeros(10)})
     with pytest.raises(InputError, match=r"cannot write to .*File too large"):
-        run.save_checkpoint({"lines": 2, "weights": torch.zeros(1_000_000)})
+        run.save_checkpoint({"stage": 2, "weights": torch.zeros(1_000_000)})
     state = run.load_checkpoint()
     assert state is not None
-    assert state["lines"] == 1
+    assert state["stage"] == 1
     assert os.listdir(run.path / "checkpoint") == ["state.pt"]
 
 
@@ -155,24 +155,95 @@ def test_ctrl_c_inside_a_checkpoint_is_ctrl_c(run: Run, stop: type[BaseException
     assert sorted(os.listdir(run.path)) == ["recipe.toml", "teacher.json"]
 
 
-def test_metrics_are_cut_back_to_the_checkpoint(run: Run) -> None:
-    for epoch in range(3):
-        run.log({"epoch": epoch})
-    run.save_checkpoint({"lines": 2})
-    assert run.load_checkpoint() == {"lines": 2}
-    assert [line["epoch"] for line in run.metrics()] == [0, 1]
+def test_metrics_are_cut_back_to_the_lines_that_are_known(run: Run) -> None:
+    lines = [{"epoch": epoch, "loss": 0.1} for epoch in range(3)]
+    for line in lines:
+        run.log(line)
+    assert run.keep_metrics(lines[:2])
+    assert run.metrics() == lines[:2]
+    assert run.keep_metrics([])
+    assert run.metrics() == []
+
+
+@pytest.mark.parametrize(
+    "content", [None, b"", b'{"epoch": 0}\n', b"\xff\x00", b'{"epoch": 0, "loss": 0.2}\n{"epoch": 1']
+)
+def test_metrics_that_were_lost_or_changed_are_written_anew(run: Run, content: bytes | None) -> None:
+    lines = [{"epoch": epoch, "loss": 0.1} for epoch in range(2)]
+    if content is not None:
+        (run.path / "metrics.jsonl").write_bytes(content)
+    assert not run.keep_metrics(lines)
+    assert run.metrics() == lines
+
+
+def test_a_finished_run_never_lacks_lines_in_silence(run: Run) -> None:
+    run.keep_metrics([{"epoch": 0}, {"epoch": 1}])
+    run.finish({"trained_epochs": 2})
+    assert len(run.metrics()) == 2
+    (run.path / "metrics.jsonl").write_text('{"epoch": 0}\n')
+    with pytest.raises(
+        InputError, match=r"metrics.jsonl has 1 lines, and its run 2 epochs; put it back, or run it anew"
+    ):
+        run.metrics()
+    (run.path / "metrics.jsonl").unlink()
+    with pytest.raises(InputError, match=r"metrics.jsonl has 0 lines, and its run 2 epochs"):
+        run.metrics()
 
 
 def test_it_is_said_when_nothing_can_be_resumed(run: Run) -> None:
-    assert run.resuming() == "resuming from the start: no epoch had ended"
-    run.save_checkpoint({"lines": 0})
+    assert run.resuming() == "resuming from the start: nothing was saved yet"
+    run.save_checkpoint({"stage": 0})
     assert run.resuming() == "resuming"
 
 
-def test_metrics_without_a_checkpoint_start_anew(run: Run) -> None:
-    run.log({"epoch": 0})
+def test_a_checkpoint_comes_back(run: Run) -> None:
     assert run.load_checkpoint() is None
-    assert run.metrics() == []
+    run.save_checkpoint({"stage": 1, "model": {"weight": torch.arange(3)}})
+    state = run.load_checkpoint()
+    assert state is not None
+    assert state["stage"] == 1
+    assert torch.equal(state["model"]["weight"], torch.arange(3))
+
+
+def test_every_flipped_bit_of_a_checkpoint_is_seen(run: Run) -> None:
+    run.save_checkpoint({"stage": 1, "model": {"weight": torch.arange(3)}})
+    file = run.path / "checkpoint" / "state.pt"
+    content = file.read_bytes()
+    for place in [*range(90), *range(90, len(content), 7), len(content) - 1]:
+        file.write_bytes(content[:place] + bytes([content[place] ^ 4]) + content[place + 1 :])
+        with pytest.raises(InputError, match=r"state.pt .*delete it, and the run begins anew") as caught:
+            run.load_checkpoint()
+        assert "\n" not in str(caught.value)
+    file.write_bytes(content[:-1])
+    with pytest.raises(InputError, match=r"state.pt is damaged \(its checksum is another\); delete it"):
+        run.load_checkpoint()
+
+
+@pytest.mark.parametrize(
+    ("settings", "teacher"),
+    [({"sparsity__rate": 16.0}, "abc"), ({"training__seed": 9}, "abc"), ({}, "def"), ({"method": "hydra"}, "abc")],
+)
+def test_the_checkpoint_of_another_run_is_refused(
+    run: Run, tmp_path: Path, quick: Make, settings: dict[str, Any], teacher: str
+) -> None:
+    other = Run(tmp_path / "other")
+    other.begin(quick(**settings), {**OURS, "teacher": teacher})
+    other.save_checkpoint({"stage": 0})
+    run.save_checkpoint({"stage": 0})
+    (run.path / "checkpoint" / "state.pt").write_bytes((other.path / "checkpoint" / "state.pt").read_bytes())
+    with pytest.raises(
+        InputError, match=r"state.pt is of a run with another recipe, teacher or data; put back its own"
+    ):
+        run.load_checkpoint()
+
+
+def test_where_a_run_is_computed_does_not_make_it_another(run: Run, tmp_path: Path, quick: Make) -> None:
+    other = Run(tmp_path / "other")
+    other.begin(quick(training__device="cuda", training__checkpoint_seconds=3.0, data__folder="elsewhere"), OURS)
+    other.save_checkpoint({"stage": 0})
+    run.save_checkpoint({"stage": 5})
+    (run.path / "checkpoint" / "state.pt").write_bytes((other.path / "checkpoint" / "state.pt").read_bytes())
+    assert run.load_checkpoint() == {"stage": 0}
 
 
 def test_a_checkpoint_with_code_in_it_is_not_run(run: Run) -> None:
@@ -180,15 +251,29 @@ def test_a_checkpoint_with_code_in_it_is_not_run(run: Run) -> None:
         def __reduce__(self) -> Any:
             return (os.mkdir, (str(run.path / "boom"),))
 
-    (run.path / "checkpoint").mkdir()
-    torch.save({"lines": 0, "bomb": Bomb()}, run.path / "checkpoint" / "state.pt")
-    with pytest.raises(Exception, match=r"(?i)weights.only"):
+    run.save_checkpoint({"bomb": Bomb()})
+    with pytest.raises(InputError, match=r"(?i)weights.only"):
         run.load_checkpoint()
     assert not (run.path / "boom").exists()
 
 
+def test_a_checkpoint_of_an_earlier_version_is_refused_in_one_line(run: Run) -> None:
+    run.save_checkpoint({"stage": 0})
+    torch.save({"lines": 0}, run.path / "checkpoint" / "state.pt")
+    with pytest.raises(InputError, match=r"state.pt was written by an earlier version; delete it, and the run begins"):
+        run.load_checkpoint()
+
+
+def test_a_discarded_run_leaves_its_folder_to_another(run: Run, quick: Make) -> None:
+    run.log({"epoch": 0})
+    run.save_checkpoint({"stage": 0})
+    run.discard()
+    assert os.listdir(run.path) == []
+    assert not Run.choose(run.path, quick(sparsity__rate=8.0), OURS).started
+
+
 def test_finishing_drops_the_checkpoint(run: Run) -> None:
-    run.save_checkpoint({"lines": 0})
+    run.save_checkpoint({"stage": 0})
     (run.path / "checkpoint" / ".state.pt.part").write_text("left by a kill")
     run.finish({"rate": 4})
     assert run.finished
@@ -236,21 +321,15 @@ def test_damaged_files_are_named_in_one_line(run: Run, quick: Make, content: byt
         run.metrics()
 
 
-@pytest.mark.parametrize("content", [b"", b"PK\x03\x04 and no more", b"nothing of ours"])
+@pytest.mark.parametrize("content", [b"", b"pwoa state 1\n", b"nothing of ours"])
 def test_a_damaged_checkpoint_is_named_in_one_line(run: Run, content: bytes) -> None:
-    run.save_checkpoint({"lines": 0})
+    run.save_checkpoint({"stage": 0})
     (run.path / "checkpoint" / "state.pt").write_bytes(content)
-    with pytest.raises(InputError, match=r"state.pt is damaged \(.*\); delete it, and the run begins anew") as caught:
+    with pytest.raises(
+        InputError, match=r"state.pt is damaged \(it is no state.*\); delete it, and the run begins"
+    ) as caught:
         run.load_checkpoint()
     assert "\n" not in str(caught.value)
-
-
-@pytest.mark.parametrize("content", [{}, [1], torch.zeros(2), {"weight": torch.zeros(2)}])
-def test_a_checkpoint_of_something_else_is_named_in_one_line(run: Run, content: Any) -> None:
-    run.save_checkpoint({"lines": 0})
-    torch.save(content, run.path / "checkpoint" / "state.pt")
-    with pytest.raises(InputError, match=r"state.pt is damaged \(it is no state of a run\); delete it"):
-        run.load_checkpoint()
 
 
 @pytest.mark.parametrize("known", ["pruned", "accuracy"])

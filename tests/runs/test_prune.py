@@ -24,7 +24,8 @@ from pwoa.recipe.sections import Recipe
 from pwoa.runs.folder import Result, Run
 from pwoa.runs.pretrain import pretrain
 from pwoa.runs.prune import prune
-from pwoa.training.stage import Batch, Loss
+from pwoa.training.stage import Batch, Loss, Material
+from pwoa.training.validation import hsic_plane
 
 Make = Callable[..., Recipe]
 
@@ -84,6 +85,48 @@ def test_metrics_name_every_part_of_the_loss(result: Result) -> None:
     parts = search["train"]
     total = parts["distillation"] + 1e-4 * parts["hsic_x"] - 1e-4 * parts["hsic_y"] + parts["admm"]
     assert parts["loss"] == pytest.approx(total, rel=1e-4)
+
+
+@pytest.mark.parametrize("method", ["pwoa", "hydra"])
+def test_the_first_line_has_the_teachers_own_point_of_the_hsic_plane(
+    tmp_path: Path,
+    tiny_teacher: nn.Module,
+    tiny_data: Data,
+    quick: Make,
+    killed: Callable[[int], Progress],
+    method: str,
+) -> None:
+    recipe = quick(method=method)
+    measure = hsic_plane(tiny_teacher, Material.of(tiny_data, recipe, torch.device("cpu")), (), normalised=True)
+    with pytest.raises(KeyboardInterrupt):
+        prune(tiny_teacher, tiny_data, recipe=recipe, folder=tmp_path / "run", progress=killed(10))
+    metrics = prune(tiny_teacher, tiny_data, recipe=recipe, folder=tmp_path / "run").metrics
+    assert metrics[0]["start"] == pytest.approx(measure())
+    assert metrics[0]["hsic_x_last"] != metrics[0]["start"]["hsic_x_last"]
+    assert not any("start" in line for line in metrics[1:])
+
+
+def test_after_a_loss_that_is_not_finite_the_advice_can_be_followed_in_the_same_folder(
+    tmp_path: Path, tiny_teacher: nn.Module, tiny_data: Data, quick: Make
+) -> None:
+    wild = quick(search__learning_rate=1e30)
+    with pytest.raises(InputError, match=r"lower search.learning_rate or .*; the folder can be given again"):
+        prune(tiny_teacher, tiny_data, recipe=wild, folder=tmp_path / "run")
+    result = prune(tiny_teacher, tiny_data, recipe=quick(search__learning_rate=0.01), folder=tmp_path / "run")
+    assert len(result.metrics) == result.summary["trained_epochs"] == 6
+
+
+def test_the_state_of_another_run_is_refused(
+    tmp_path: Path, tiny_teacher: nn.Module, tiny_data: Data, quick: Make, killed: Callable[[int], Progress]
+) -> None:
+    for name, rate, seed in (("ours", 4.0, 0), ("theirs", 16.0, 9)):
+        recipe = quick(sparsity__rate=rate, training__seed=seed)
+        with pytest.raises(KeyboardInterrupt):
+            prune(tiny_teacher, tiny_data, recipe=recipe, folder=tmp_path / name, progress=killed(10))
+    state = (tmp_path / "theirs" / "checkpoint" / "state.pt").read_bytes()
+    (tmp_path / "ours" / "checkpoint" / "state.pt").write_bytes(state)
+    with pytest.raises(InputError, match=r"state.pt is of a run with another recipe, teacher or data"):
+        prune(tiny_teacher, tiny_data, recipe=quick(), folder=tmp_path / "ours")
 
 
 def test_the_same_seed_gives_the_same_bits_and_another_does_not(
@@ -341,7 +384,7 @@ class Bad:
         (None, {"evaluation.attacks": ["transfer"]}, "a run has no surrogate for the attack transfer"),
         (None, {"training.batch": 60, "training.group": 16}, "a batch of 60 cannot be cut in groups of 16"),
         (None, ["sparsity.rate=4"], r"settings must be as \{'training.seed': 1\}"),
-        (None, {"method": "trades"}, "trades trains a robust model from scratch: use pwoa pretrain"),
+        (None, {"method": "trades"}, "trades trains a model from scratch: use pwoa pretrain"),
         (None, {"training.mix": 0.03}, "training.mix = 0.03 of a batch of 16 is less than one example"),
     ],
 )

@@ -237,10 +237,29 @@ def test_what_a_method_is_not_meant_for_is_told_once(
     tmp_path: Path, told: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("pwoa.sweep.run_here", lambda tasks, ended, jobs, retries: None)
-    path = write(tmp_path, 'recipe = "cifar10"\n[grid]\nmethod = ["pwoa", "hydra"]\ntraining.seed = [0, 1]\n')
-    sweep(path, tmp_path / "runs", progress=told)
+    text = 'recipe = "cifar10"\n[set]\nsearch.epochs = 3\n[grid]\nmethod = ["pwoa", "hydra"]\ntraining.seed = [0, 1]\n'
+    sweep(write(tmp_path, text), tmp_path / "runs", progress=told)
     notes = [line for line in told.said if line.startswith("note: ")]
-    assert notes == ["note: the learning rate of hydra's scores is 0.01; the preset cifar10-hydra has 0.1"]
+    assert notes == ["note: hydra is trained otherwise than in its preset cifar10-hydra: search.epochs = 3 (20)"]
+
+
+@pytest.mark.parametrize("data", ["mnist", "cifar10", "cifar100"])
+@pytest.mark.parametrize("first", ['recipe = "{data}"', 'recipe = "{data}-harp"', 'set.data.name = "{data}"'])
+def test_a_grid_over_methods_has_the_preset_of_each(tmp_path: Path, first: str, data: str) -> None:
+    methods = ["pwoa", "advprune", "hydra", "harp", "apd", "magnitude"]
+    text = f"{first.format(data=data)}\nset.sparsity.rate = 8\n[grid]\nmethod = {methods}\ntraining.mix = [0.2]\n"
+    points = expand(write(tmp_path, text))
+    assert [point.recipe.method for point in points] == methods
+    for point in points:
+        meant = load_recipe(data if point.recipe.method == "pwoa" else f"{data}-{point.recipe.method}")
+        meant = find_method(meant.method).complete(meant)
+        assert point.recipe == meant.with_settings({"sparsity.rate": 8, "training.mix": 0.2})
+
+
+def test_a_recipe_of_ones_own_is_for_all_methods(tmp_path: Path) -> None:
+    (tmp_path / "own.toml").write_text("[data]\nname = 'cifar10'\n[search]\nlearning_rate = 0.3\n")
+    points = expand(write(tmp_path, f'recipe = "{tmp_path / "own.toml"}"\n[grid]\nmethod = ["pwoa", "hydra"]\n'))
+    assert [point.recipe.search.learning_rate for point in points] == [0.3, 0.3]
 
 
 @pytest.mark.parametrize("where", ["[set]\nharp.gamma = 0.2\n[grid]", "[grid]\nharp = [{ gamma = 0.2 }]", "[grid]"])
@@ -395,7 +414,7 @@ def test_a_method_that_knows_no_allocation_runs_once(tmp_path: Path) -> None:
     grid = 'method = ["harp", "magnitude"]\nsparsity.allocation = ["erk", "lamp"]\n'
     path = write(tmp_path, f'recipe = "mnist"\n[grid]\n{grid}')
     assert [point.label for point in expand(path)] == [
-        "harp, rate 4, mix 0",
+        "harp, rate 4, mix 1",
         "magnitude, rate 4, mix 0, allocation erk",
         "magnitude, rate 4, mix 0, allocation lamp",
     ]

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import itertools
 import math
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torch.nn import functional as F
 
 from pwoa.data.images import Data, Images
 from pwoa.errors import InputError
@@ -20,7 +23,7 @@ from pwoa.recipe.sections import Recipe
 from pwoa.runs.folder import Run
 from pwoa.training.engine import Engine
 from pwoa.training.stage import Batch, Loss, Material, Stage
-from pwoa.training.steps import resume_optimizer
+from pwoa.training.steps import Average, resume_optimizer
 
 
 class Classify(Stage):
@@ -161,18 +164,34 @@ def test_epochs_are_selected_by_the_validation_loss_of_the_stage(
 def test_averaged_weights_are_the_average_of_the_steps(
     tmp_path: Path, tiny_teacher: nn.Module, tiny_data: Data, quick: Make
 ) -> None:
-    """One epoch, decay 0.5: replayed by hand from the weights after each step."""
+    """One epoch, decay 0.5 but less at first: replayed by hand from the weights after each step."""
     average = {name: value.detach().clone() for name, value in tiny_teacher.named_parameters()}
+    steps = itertools.count()
 
     class Recorder(Classify):
         def after_step(self) -> None:
+            step = next(steps)
             for name, value in self.model.named_parameters():
-                average[name].lerp_(value.detach(), 0.5)
+                average[name].lerp_(value.detach(), 1 - min(0.5, (1 + step) / (10 + step)))
 
     recipe = quick(training__average=0.5)
     engine_for(tmp_path, tiny_teacher, [Recorder(tiny_teacher, epochs=1)], tiny_data, recipe).train()
     for name, value in tiny_teacher.named_parameters():
         torch.testing.assert_close(value.detach(), average[name])
+
+
+@pytest.mark.parametrize("steps", [6, 200])
+def test_averaging_does_not_ruin_a_short_training(steps: int) -> None:
+    """A weight goes to 1 in the first steps; with the whole decay from the start the average would stay near 0."""
+    model = nn.Linear(1, 1, bias=False)
+    nn.init.zeros_(model.weight)
+    average = Average(model, 0.998)
+    nn.init.ones_(model.weight)
+    for step in range(steps):
+        average.reach(step)
+        average.update()
+    (value,) = average.values
+    assert float(value) > 0.99
 
 
 def test_averaged_weights_have_normalisation_statistics_of_their_own(
@@ -264,15 +283,20 @@ class Dropping(nn.Module):
 
 
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])
-@pytest.mark.parametrize("steps", [1, 4, 5, 11, 15])
+@pytest.mark.parametrize("steps", [1, 2, 4, 5, 11, 15])
+@pytest.mark.parametrize("within", [True, False])
 def test_a_killed_training_ends_with_the_same_bits(
     tmp_path: Path,
     tiny_data: Data,
     quick: Make,
     killed: Callable[[int], Progress],
+    monkeypatch: pytest.MonkeyPatch,
     steps: int,
     optimizer: str,
+    within: bool,
 ) -> None:
+    """Whether it is saved after every step, or at the ends of epochs only."""
+    monkeypatch.setattr("pwoa.training.engine.SHARE", 0 if within else 1e9)
     recipe = quick(training__optimizer=optimizer)
 
     def train(folder: Path, progress: Progress) -> dict[str, torch.Tensor]:
@@ -286,6 +310,10 @@ def test_a_killed_training_ends_with_the_same_bits(
     whole = train(tmp_path / "whole", Progress())
     with pytest.raises(KeyboardInterrupt):
         train(tmp_path / "killed", killed(steps))
+    if within and steps % 4 != 1:
+        state = Run(tmp_path / "killed").load_checkpoint()
+        assert state is not None
+        assert state["step"] == (steps - 1) % 4
     resumed = train(tmp_path / "killed", Progress())
     assert all(torch.equal(resumed[name], whole[name]) for name in whole)
     lines, expected = Run(tmp_path / "killed").metrics(), Run(tmp_path / "whole").metrics()
@@ -293,7 +321,7 @@ def test_a_killed_training_ends_with_the_same_bits(
 
 
 def drop_seconds(line: dict[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in line.items() if key != "seconds"}
+    return {key: value for key, value in line.items() if not key.endswith("seconds")}
 
 
 class Cramped(Classify):
@@ -337,6 +365,178 @@ def test_a_batch_too_large_for_memory_is_cut_up_to_the_same_result(
     for whole, cut in zip(*metrics, strict=True):
         assert cut["train"] == pytest.approx(whole["train"], rel=1e-4)
         assert cut["validation"] == pytest.approx(whole["validation"], rel=1e-4)
+
+
+def interrupted(
+    folder: Path, model: nn.Module, data: Data, recipe: Recipe, progress: Progress
+) -> tuple[Run, Callable[[Progress], None]]:
+    """Return the folder of a training that was killed, and what resumes it."""
+
+    def train(progress: Progress) -> None:
+        student = copy.deepcopy(model)
+        stages: list[Stage] = [Classify(student, "one"), Classify(student, "two")]
+        engine_for(folder, student, stages, data, recipe, progress).train()
+
+    with pytest.raises(KeyboardInterrupt):
+        train(progress)
+    return Run(folder), train
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"stage": 99},
+        {"stage": -1},
+        {"epoch": 999},
+        {"epoch": 2},
+        {"stage": 2, "epoch": 1},
+        {"step": 4},
+        {"step": -2},
+        {"stage": True},
+        {"stage": "0"},
+        {"epoch": 0.5},
+        {"metrics": []},
+        {"metrics": -2},
+        {"metrics": [3]},
+        {"best": {"epoch": 0}},
+        {"step": 1},
+        {"model": {}},
+        {"stages": []},
+    ],
+)
+def test_a_state_that_cannot_be_is_refused(
+    tmp_path: Path,
+    tiny_teacher: nn.Module,
+    tiny_data: Data,
+    quick: Make,
+    killed: Callable[[int], Progress],
+    monkeypatch: pytest.MonkeyPatch,
+    changes: dict[str, Any],
+) -> None:
+    """Also if its checksum is right; and metrics.jsonl is left alone."""
+    monkeypatch.setattr("pwoa.training.engine.SHARE", 1e9)
+    run, train = interrupted(tmp_path, tiny_teacher, tiny_data, quick(), killed(7))
+    lines = run.metrics()
+    state = run.load_checkpoint()
+    assert state is not None
+    run.save_checkpoint({**state, **changes})
+    with pytest.raises(
+        InputError, match=r"checkpoint/state.pt is no state of this run \(.+\); delete it, and"
+    ) as caught:
+        train(Progress())
+    assert "\n" not in str(caught.value)
+    assert run.metrics() == lines
+
+
+@pytest.mark.parametrize("content", [None, b"", b"{}\n", b"\xff"])
+def test_metrics_that_are_lost_are_told_before_training_and_written_anew(
+    tmp_path: Path,
+    tiny_teacher: nn.Module,
+    tiny_data: Data,
+    quick: Make,
+    killed: Callable[[int], Progress],
+    told: Any,
+    content: bytes | None,
+) -> None:
+    run, train = interrupted(tmp_path, tiny_teacher, tiny_data, quick(), killed(7))
+    if content is None:
+        (tmp_path / "metrics.jsonl").unlink()
+    else:
+        (tmp_path / "metrics.jsonl").write_bytes(content)
+    train(told)
+    assert told.said == ["metrics.jsonl was lost or changed; it is written anew from the saved state"]
+    assert [(line["stage"], line["epoch"]) for line in run.metrics()] == [
+        *(("one", 0), ("one", 1), ("two", 0), ("two", 1)),
+    ]
+
+
+def test_metrics_that_are_lost_while_it_trains_are_there_in_the_end(
+    tmp_path: Path, tiny_teacher: nn.Module, tiny_data: Data, quick: Make
+) -> None:
+    class Losing(Classify):
+        def before_epoch(self, epoch: int) -> None:
+            (tmp_path / "metrics.jsonl").unlink(missing_ok=True)
+
+    engine_for(tmp_path, tiny_teacher, [Losing(tiny_teacher, epochs=3)], tiny_data, quick()).train()
+    assert [line["epoch"] for line in Run(tmp_path).metrics()] == [0, 1, 2]
+
+
+def test_saving_within_epochs_takes_a_small_part_of_the_time(
+    tmp_path: Path, tiny_teacher: nn.Module, tiny_data: Data, quick: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With a clock of its own: each step takes a second, and each save three."""
+    now, saves = [0.0], []
+
+    class Ticking(Progress):
+        def advance(self, units: int = 1) -> None:
+            now[0] += 1
+
+    def save(run: Run, state: Mapping[str, Any]) -> None:
+        saves.append((state["epoch"], state["step"], now[0]))
+        now[0] += 3
+
+    monkeypatch.setattr("pwoa.training.engine.time.perf_counter", lambda: now[0])
+    monkeypatch.setattr(Run, "save_checkpoint", save)
+    recipe = quick(training__batch=2, training__checkpoint_seconds=10.0)
+    stage = Classify(tiny_teacher, epochs=5)
+    engine = engine_for(tmp_path, tiny_teacher, [stage], tiny_data, recipe, Ticking())
+    engine.train()
+    assert saves[0] == (0, 10, 10.0)  # no save has taken time yet
+    assert saves[1][:2] == (2, 0) or saves[1][2] >= 13 + 10
+    within = [at for _, step, at in saves if step]
+    assert all(later - earlier >= 60 for earlier, later in itertools.pairwise(within))
+    assert engine.seconds == 5 * 36
+
+
+class Slow(Classify):
+    """Takes its time over validation."""
+
+    def validation_loss(self, batch: Batch) -> Loss:
+        time.sleep(0.3)
+        return self.loss(batch)
+
+
+def test_validation_does_not_count_as_training(
+    tmp_path: Path, tiny_teacher: nn.Module, tiny_data: Data, quick: Make
+) -> None:
+    engine = engine_for(tmp_path, tiny_teacher, [Slow(tiny_teacher)], tiny_data, quick(training__batch=72))
+    engine.train()
+    lines = Run(tmp_path).metrics()
+    assert all(line["validation_seconds"] >= 0.3 > line["seconds"] for line in lines)
+    assert engine.seconds == sum(line["seconds"] for line in lines)
+    assert engine.validation_seconds == sum(line["validation_seconds"] for line in lines)
+
+
+class Pairs(Classify):
+    """Passes each image with a moved one, as TRADES does, and notes the images in a statistic."""
+
+    def loss(self, batch: Batch) -> Loss:
+        pairs = torch.stack([batch.x, 1 - batch.x], 1).flatten(0, 1)
+        logits = self.model(pairs)
+        ce = F.cross_entropy(logits[0::2], batch.y) + F.cross_entropy(logits[1::2], batch.y)
+        return Loss(ce, {"classification": ce}, logits[0::2])
+
+
+@pytest.mark.parametrize("batch", [8, 24])
+def test_pairs_have_statistics_over_so_many_images_whether_or_not_a_batch_is_one_group(
+    tmp_path: Path, tiny_teacher: nn.Module, tiny_data: Data, quick: Make, monkeypatch: pytest.MonkeyPatch, batch: int
+) -> None:
+    sizes: set[int] = set()
+    measure, plain = torch.var_mean, F.batch_norm
+
+    def var_mean(x: Tensor, *args: Any, **kwargs: Any) -> Any:
+        sizes.add(x.shape[1])
+        return measure(x, *args, **kwargs)
+
+    def batch_norm(x: Tensor, mean: Any, variance: Any, weight: Any, bias: Any, training: bool, *args: Any) -> Tensor:
+        sizes.update({len(x)} if training else ())
+        return plain(x, mean, variance, weight, bias, training, *args)
+
+    monkeypatch.setattr(torch, "var_mean", var_mean)
+    monkeypatch.setattr(F, "batch_norm", batch_norm)
+    recipe = quick(training__batch=batch, training__group=8)
+    engine_for(tmp_path, tiny_teacher, [Pairs(tiny_teacher)], tiny_data, recipe).train()
+    assert sizes == {16}
 
 
 def test_memory_that_does_not_hold_a_group_is_an_error(

@@ -7,13 +7,21 @@ import weakref
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 import pwoa
 from pwoa.data.images import Data, Images
+from pwoa.methods import find_method
+from pwoa.methods.adversarial import RobustTraining
+from pwoa.methods.apd import Proximal
+from pwoa.methods.fast_at import FastAt
+from pwoa.methods.pwoa import Search
 from pwoa.models.architectures.registry import build
 from pwoa.models.hidden import recording
 from pwoa.recipe.sections import Recipe
@@ -235,38 +243,120 @@ def test_what_cannot_be_recorded_is_an_error_with_a_way_out() -> None:
         replayed(lambda values: None, torch.zeros(1), None)
 
 
-def test_a_recorded_run_ends_as_one_that_is_not(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, tiny_teacher: nn.Module, tiny_data: Data, quick: Make
-) -> None:
-    """With stand-ins for graphs; and at the end of a stage nothing holds on to what was recorded."""
-    kept: list[weakref.ref[Graph]] = []
+class Tape(TorchDispatchMode):
+    """Stands in for a CUDA graph: the operations with the numbers and the tensors that they had when it was recorded.
+
+    What Python computed in between is not done again, so that a number that has changed since is a stale one. Where a
+    CUDA graph is recorded without being done, this one is done, and so the first replay has nothing to do.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._operations: list[tuple[Any, tuple[Any, ...], dict[str, Any], Any]] = []
+        self._done = True
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        self._operations.append((func, args, kwargs or {}, result))
+        return result
+
+    @torch.no_grad()
+    def replay(self) -> None:
+        for func, args, kwargs, result in [] if self._done else self._operations:
+            again = func(*args, **kwargs)
+            if not any(value.alias_info for value in func._schema.returns):
+                for place, value in zip(tree_leaves(result), tree_leaves(again), strict=True):
+                    if isinstance(place, torch.Tensor):  # backward passes leave some out
+                        place.copy_(value)
+        self._done = False
+
+
+@pytest.fixture
+def tapes(monkeypatch: pytest.MonkeyPatch) -> list[weakref.ref[Tape]]:
+    """Records what is done for each batch on tapes, and returns them."""
+    kept: list[weakref.ref[Tape]] = []
 
     def capture(self: Replayed, action: Callable[[torch.Tensor], None], example: torch.Tensor) -> None:
-        method = weakref.WeakMethod(action)
+        tape, given = Tape(), example.clone()
+        with tape:
+            action(given)
+        kept.append(weakref.ref(tape))
+        self._graph, self._given = tape, given  # type: ignore[assignment]
 
-        def act(values: torch.Tensor) -> None:
-            alive = method()
-            assert alive is not None
-            alive(values)
-
-        graph = Graph(example.clone(), act)
-        kept.append(weakref.ref(graph))
-        self._graph, self._given = graph, graph.given  # type: ignore[assignment]
-
-    recipe = quick(training__average=0.9, training__mode="exact", data__augment="crop-flip")
-
-    def weights(folder: str) -> dict[str, torch.Tensor]:
-        return pwoa.prune(tiny_teacher, tiny_data, rate=2, recipe=recipe, folder=tmp_path / folder).model.state_dict()
-
-    expected = weights("plain")
     monkeypatch.setattr(Replayed, "_capture", capture)
-    monkeypatch.setattr(engine, "Context", lambda *args: replace(Context(*args), records=True))
+    return kept
+
+
+def recorded_run(
+    folder: Path, model: nn.Module, data: Data, recipe: Recipe, monkeypatch: pytest.MonkeyPatch | None = None
+) -> tuple[list[dict[str, float]], dict[str, torch.Tensor]]:
+    """Return the losses of the epochs of a run, and the weights that it ends with.
+
+    With a monkeypatch, what is done for each batch is recorded.
+    """
+    if monkeypatch is not None:
+        monkeypatch.setattr(engine, "Context", lambda *args: replace(Context(*args), records=True))
+    run = pwoa.prune if find_method(recipe.method).prunes else pwoa.pretrain
+    result = run(model, data, recipe=recipe, folder=folder)
+    return [line["train"] for line in result.metrics], result.model.state_dict()
+
+
+CHANGING: dict[str, dict[str, Any]] = {
+    "pwoa": {"objective__balance": "auto", "search__rho_growth": 3.0},
+    "advprune": {"search__rho_growth": 3.0, "training__mix": 0.5},
+    "hydra": {"training__mix": 0.5},
+    "harp": {"harp__gamma": 0.5},
+    "apd": {"training__mix": 0.5},
+    "trades": {"pretrain__growing": 3},
+    "fast-at": {},
+}
+"""For each method, settings with which its numbers change from one epoch to the next, where they can."""
+
+
+@pytest.mark.parametrize("method", CHANGING)
+def test_a_recorded_run_ends_as_one_that_is_not(
+    monkeypatch: pytest.MonkeyPatch,
+    tapes: list[weakref.ref[Tape]],
+    tmp_path: Path,
+    tiny_teacher: nn.Module,
+    tiny_data: Data,
+    quick: Make,
+    method: str,
+) -> None:
+    """And at the end of a stage nothing holds on to what was recorded."""
+    shared = {"training__average": 0.9, "training__mode": "exact", "data__augment": "crop-flip", "sparsity__rate": 2.0}
+    recipe = quick(method=method, pretrain__epochs=3, pretrain__steps=2, **shared, **CHANGING[method])
+    if method == "fast-at":
+        monkeypatch.setattr("pwoa.methods.fast_at.JUMP", -200.0)  # so that it goes on with two steps
+    losses, expected = recorded_run(tmp_path / "plain", tiny_teacher, tiny_data, recipe)
     gc.collect()
     gc.disable()
     try:
-        found = weights("recorded")
-        assert len(kept) > 2
-        assert all(graph() is None for graph in kept)
+        recorded, found = recorded_run(tmp_path / "recorded", tiny_teacher, tiny_data, recipe, monkeypatch)
+        assert len(tapes) > 2
+        assert all(tape() is None for tape in tapes)
     finally:
         gc.enable()
+    assert recorded == losses
     assert all(torch.equal(found[name], value) for name, value in expected.items())
+
+
+@pytest.mark.parametrize("method", ["pwoa", "advprune", "apd", "trades", "fast-at"])
+def test_a_stage_that_hides_a_number_that_changes_is_found_out(
+    monkeypatch: pytest.MonkeyPatch,
+    tapes: list[weakref.ref[Tape]],
+    tmp_path: Path,
+    tiny_teacher: nn.Module,
+    tiny_data: Data,
+    quick: Make,
+    method: str,
+) -> None:
+    """What the tests before this one are worth: without `constants`, a recorded run goes on with stale numbers."""
+    recipe = quick(method=method, pretrain__epochs=3, pretrain__steps=2, training__mode="exact", **CHANGING[method])
+    monkeypatch.setattr("pwoa.methods.fast_at.JUMP", -200.0)
+    losses, _ = recorded_run(tmp_path / "plain", tiny_teacher, tiny_data, recipe)
+    for stage in (Search, Proximal, RobustTraining, FastAt):
+        monkeypatch.setattr(stage, "constants", lambda stage: None)
+    recorded, _ = recorded_run(tmp_path / "recorded", tiny_teacher, tiny_data, recipe, monkeypatch)
+    assert tapes
+    assert recorded != losses

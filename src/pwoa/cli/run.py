@@ -96,7 +96,7 @@ def pretrain(
             "--recipe", help="A preset (teacher-mnist, teacher-cifar10, …) or a TOML file; else that for the data."
         ),
     ] = None,
-    method: Annotated[str | None, typer.Option(help="pgd-at, trades, mart, hbar, lbgat or fast-at.")] = None,
+    method: Annotated[str | None, typer.Option(help="pgd-at, trades, mart, hbar, lbgat, fast-at or natural.")] = None,
     data: DataOption = None,
     data_folder: DataFolderOption = None,
     arch: Annotated[

@@ -32,7 +32,7 @@ from pwoa.evaluation.subject import Subject, curve_threats
 from pwoa.models.border import as_logits, evaluating
 from pwoa.models.load import load_model, trained_threat
 from pwoa.progress import Progress
-from pwoa.recipe import Evaluation, Recipe, has_preset, load_recipe, recipe_for, recorded_recipe, records_recipe
+from pwoa.recipe import Evaluation, Recipe, load_recipe, preset_for, recipe_for, recorded_recipe, records_recipe
 from pwoa.recipe.settings import merge
 from pwoa.threat import Threat
 
@@ -102,7 +102,7 @@ def evaluate(
     if data is not None and recipe is None and not _is_run(model):
         plan = dataclasses.replace(plan, threat=_usual_threat(loaded, trained, changes))
         chosen = threat or trained or any(key.partition(".")[0] == "threat" for key in changes)
-        if not chosen and not has_preset(loaded.name):
+        if not chosen and not preset_for(loaded.name):
             how = "--radius or --set threat.… (in Python: threat=)"
             progress.say(f"note: no threat was given, and {loaded.name} has no preset: {plan.threat}; choose by {how}")
     threat = threat or plan.threat

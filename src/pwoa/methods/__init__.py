@@ -1,7 +1,7 @@
 """Methods: ways to prune, and to train a robust model, by name. A method is one file and one line here."""
 
 from pwoa.errors import InputError, did_you_mean
-from pwoa.methods.adversarial import Mart, PgdAt, RobustTraining, Trades
+from pwoa.methods.adversarial import Mart, Natural, PgdAt, RobustTraining, Trades
 from pwoa.methods.advprune import AdvPrune, Magnitude
 from pwoa.methods.apd import Apd
 from pwoa.methods.fast_at import FastAt
@@ -18,7 +18,7 @@ METHODS: dict[str, type[PruningMethod] | type[RobustTraining]] = {
     method.name: method
     for method in (
         *(Pwoa, AdvPrune, Hydra, Apd, Harp, Magnitude),
-        *(PgdAt, Trades, Mart, Hbar, Lbgat, FastAt),
+        *(PgdAt, Trades, Mart, Hbar, Lbgat, FastAt, Natural),
     )
 }
 
@@ -34,7 +34,7 @@ def find_pruning(name: str) -> type[PruningMethod]:
     """Return the method of pruning of that name."""
     method = find_method(name)
     if not issubclass(method, PruningMethod):
-        raise InputError(f"{name} trains a robust model from scratch: use pwoa pretrain (in Python: pwoa.pretrain)")
+        raise InputError(f"{name} trains a model from scratch: use pwoa pretrain (in Python: pwoa.pretrain)")
     return method
 
 

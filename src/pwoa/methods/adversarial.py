@@ -1,4 +1,4 @@
-"""Robust training on adversarial examples: what its methods share, PGD-AT, TRADES and MART.
+"""Robust training on adversarial examples: what its methods share, PGD-AT, TRADES and MART; and natural training.
 
 - PGD-AT: Madry et al. 2018, "Towards deep learning models resistant to adversarial attacks".
 - TRADES: Zhang et al. 2019, "Theoretically principled trade-off between robustness and accuracy".
@@ -26,7 +26,7 @@ class RobustTraining(Stage, Method):
     A new method is a subclass with a name and a `loss`, and a line in `pwoa.methods.METHODS`.
     """
 
-    prunes = False
+    prunes, example_free = False, False
     common = ("method", "data.", "teacher.", "threat.", "sparsity.rate", "pretrain.", "training.", "evaluation.")
     ignores = ("teacher.checkpoint", "training.mix")
     section, criterion = "pretrain", "robust_error"
@@ -82,8 +82,9 @@ class RobustTraining(Stage, Method):
     def both(self, x: Tensor, adversarial: Tensor) -> tuple[Tensor, Tensor]:
         """Return the logits of natural images and of their adversarial ones, in one pass.
 
-        So batch normalisation has the same statistics for both, as in evaluation. With statistics of their own, what
-        an attack does to the mean of a layer is taken out again in training mode.
+        So batch normalisation has the same statistics for both, as in evaluation: each over a group of natural images
+        and their adversarial ones. With statistics of their own, what an attack does to the mean of a layer is taken
+        out again in training mode.
         """
         pairs = torch.stack([x, adversarial], 1).flatten(0, 1)  # neighbours, so that a group has as many of both
         logits = self._logits(pairs)
@@ -100,6 +101,24 @@ def divergence(p: Tensor, q: Tensor) -> Tensor:
     """Return KL(p ‖ q) of logits, image by image."""
     log_p, log_q = F.log_softmax(p.float(), 1), F.log_softmax(q.float(), 1)
     return F.kl_div(log_q, log_p, reduction="none", log_target=True).sum(1)
+
+
+class Natural(RobustTraining):
+    """Cross-entropy on natural images, and no attack: for a teacher that is not robust, as APD's is published."""
+
+    name, example_free = "natural", True
+    ignores = (*RobustTraining.ignores, *(f"pretrain.{setting}" for setting in ("step", "beta", "growing")))
+    criterion = "error"
+
+    def robust_loss(self, batch: Batch, threat: Threat) -> Loss:
+        logits = self._logits(batch.x)
+        loss = F.cross_entropy(logits.float(), batch.y)
+        return Loss(loss, {"natural": loss}, logits)
+
+    def validation_loss(self, batch: Batch) -> Loss:
+        loss = self.robust_loss(batch, self.threat)
+        error = 100 * (loss.logits.argmax(1) != batch.y).float().mean()
+        return Loss(loss.total, {**loss.parts, "error": error}, loss.logits)
 
 
 class PgdAt(RobustTraining):
@@ -122,6 +141,21 @@ class Trades(RobustTraining):
         logits, adversarial = self.both(batch.x, self.furthest(batch, threat))
         natural = F.cross_entropy(logits.float(), batch.y)
         kl = divergence(logits, adversarial).mean()
+        return Loss(natural + self._recipe.beta * kl, {"natural": natural, "divergence": kl}, logits)
+
+    def partial_loss(self, batch: Batch, threat: Threat, groups: Tensor) -> Loss:
+        """Return the loss with the divergence of some images only, 0 for the others.
+
+        groups: their positions, a row for each group, which is normalised with its own adversarial examples.
+        """
+        chosen, count = groups.flatten(), len(groups)
+        some = Batch(batch.x[chosen], batch.y[chosen], batch.index[chosen])
+        adversarial = self.furthest(some, threat) if len(chosen) else some.x
+        together = [images.unflatten(0, (count, -1)) for images in (batch.x, adversarial)]
+        answer = self._logits(torch.cat(together, 1).flatten(0, 1)).unflatten(0, (count, -1))
+        logits, moved = (part.flatten(0, 1) for part in answer.split([len(batch.y) // count, groups.shape[1]], 1))
+        natural = F.cross_entropy(logits.float(), batch.y)
+        kl = divergence(logits[chosen], moved).sum() / len(batch.y)
         return Loss(natural + self._recipe.beta * kl, {"natural": natural, "divergence": kl}, logits)
 
 

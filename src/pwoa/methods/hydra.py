@@ -3,7 +3,8 @@
 Stage one learns which weights to keep: each has a score, the largest of a layer stay, and the gradient of the mask is
 taken for that of the score (straight through). Weights do not change, but those of batch normalisation do, as in the
 released code. Stage two trains the weights that are kept.
-With training.mix = 1, the published setting, the loss is that of TRADES; else the cross-entropy of mixed batches.
+With training.mix = 1, the published setting, the loss is that of TRADES, CE(f(x), y) + β KL(f(x) ‖ f(x_adv)). With
+less, the second term is over that fraction of the images, and 0 for the others.
 Published: 20 epochs at 0.1 for the scores (`search`), 100 at 0.01 for the weights (`finetune`).
 """
 
@@ -17,8 +18,8 @@ from torch import Tensor, nn
 
 from pwoa.methods.adversarial import Trades
 from pwoa.methods.method import PruningMethod
-from pwoa.methods.pruning import MaskedStage, mixed_classification
-from pwoa.recipe import Recipe, load_recipe, presets
+from pwoa.methods.pruning import MaskedStage, Mixer, mixed_classification
+from pwoa.recipe import Recipe
 from pwoa.sparsity import Constraint, Masks
 from pwoa.training.stage import Batch, Loss, Material, Stage
 
@@ -42,13 +43,10 @@ class Hydra(PruningMethod):
     @classmethod
     def hints(cls, recipe: Recipe) -> list[str]:
         """Warn that scores, which are trained instead of weights, have learning rates for SGD."""
-        name, preset = cls.name, f"{recipe.data.name}-{cls.name}"
+        name, hints = cls.name, super().hints(recipe)
         if recipe.training.optimizer == "adam":
-            return [f"the scores of {name} are meant for SGD; the presets mnist-{name} and cifar10-{name} have it"]
-        meant = load_recipe(preset).search.learning_rate if preset in presets() else recipe.search.learning_rate
-        if (rate := recipe.search.learning_rate) != meant:
-            return [f"the learning rate of {name}'s scores is {rate:g}; the preset {preset} has {meant:g}"]
-        return []
+            hints.append(f"the scores of {name} are meant for SGD; the presets mnist-{name} and cifar10-{name} have it")
+        return hints
 
 
 class Scoring(Stage):
@@ -143,8 +141,14 @@ def first_scores(weight: Tensor) -> Tensor:
 
 
 def mixed_loss(student: nn.Module, material: Material, recipe: Recipe) -> Callable[[Batch], Loss]:
-    """Return the loss of TRADES where every example is adversarial, else the cross-entropy of a mixed batch."""
-    if recipe.training.mix == 1:
-        trades = Trades(student, material, recipe)
-        return lambda batch: trades.robust_loss(batch, trades.threat)
-    return mixed_classification(student, material, recipe)
+    """Return the loss of TRADES with the divergence of training.mix of the images; cross-entropy where that is 0."""
+    if not recipe.training.mix:
+        return mixed_classification(student, material, recipe)
+    trades, mixer = Trades(student, material, recipe), Mixer(student, material, recipe)
+
+    def loss(batch: Batch) -> Loss:
+        if recipe.training.mix == 1:
+            return trades.robust_loss(batch, trades.threat)
+        return trades.partial_loss(batch, trades.threat, mixer.choose(batch))
+
+    return loss

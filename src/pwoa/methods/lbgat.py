@@ -16,7 +16,7 @@ GUIDE = "resnet18"
 class Lbgat(RobustTraining):
     """MSE(f(x_adv), g(x)) + CE(g(x), y) + β KL(f(x) ‖ f(x_adv)): the natural boundary of g, trained along, guides f.
 
-    With β = 0, x_adv is found by PGD on cross-entropy, else on the divergence, as in TRADES.
+    x_adv is found by PGD on the divergence, as in TRADES, also with β = 0, as in the released code.
     """
 
     name = "lbgat"
@@ -30,7 +30,7 @@ class Lbgat(RobustTraining):
 
     def robust_loss(self, batch: Batch, threat: Threat) -> Loss:
         beta = self._recipe.beta
-        adversarial = self.furthest(batch, threat) if beta else self.attacked(batch, threat)
+        adversarial = self.furthest(batch, threat)
         pair = self.both(batch.x, adversarial) if beta else None
         guide, logits = self._guide(batch.x), pair[1] if pair else self._logits(adversarial)
         boundary = F.mse_loss(logits.float(), guide.float())

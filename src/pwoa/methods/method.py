@@ -5,7 +5,8 @@ from typing import ClassVar
 from torch import nn
 
 from pwoa.errors import InputError
-from pwoa.recipe import Recipe
+from pwoa.recipe import Recipe, flat, load_recipe, preset_for
+from pwoa.recipe.settings import toml_value
 from pwoa.training import Material, Stage
 
 
@@ -56,6 +57,11 @@ class Method:
         return recipe.search.epochs, recipe.finetune.epochs
 
 
+_PUBLISHED = ("search.", "finetune.", "objective.", "pretrain.", "training.")
+_FREE = ("training.mix", "training.seed", "training.device", "training.mode", "training.checkpoint_seconds")
+"""What a preset says of how a method is trained, and what of it every run chooses for itself."""
+
+
 class PruningMethod(Method):
     """A way to prune: stages that change `student`, a copy of `teacher`; and whether they need adversarial examples.
 
@@ -65,6 +71,21 @@ class PruningMethod(Method):
     prunes = True
     common = ("method", "data.", "teacher.", "threat.", "sparsity.", "training.", "evaluation.")
     stages: list[Stage]
+
+    @classmethod
+    def hints(cls, recipe: Recipe) -> list[str]:
+        """Tell in what the recipe differs from the preset of this method for its data, where there is one."""
+        preset = preset_for(recipe.data.name, cls.name)
+        if preset is None or cls.name == "pwoa":
+            return []
+        meant = flat(cls.complete(load_recipe(preset)))
+        settings = {key: value for key, value in flat(cls.complete(recipe)).items() if cls.uses_setting(key)}
+        other = [
+            f"{key} = {toml_value(value)} ({toml_value(meant[key])})"
+            for key, value in settings.items()
+            if key.startswith((*_PUBLISHED, f"{cls.name}.")) and not key.startswith(_FREE) and value != meant[key]
+        ]
+        return [f"{cls.name} is trained otherwise than in its preset {preset}: {', '.join(other)}"] if other else []
 
     def __init__(self, student: nn.Module, teacher: nn.Module, material: Material, recipe: Recipe) -> None:
         self.example_free = not recipe.training.mix

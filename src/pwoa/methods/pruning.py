@@ -37,15 +37,21 @@ class Mixer:
                 "give more of either, or 0"
             )
 
-    def __call__(self, batch: Batch) -> Batch:
+    def choose(self, batch: Batch) -> Tensor:
+        """Return the positions of the examples to replace, a row for each group."""
         images = len(batch.y)
         group = images if images % self._group else self._group
         count = round(self._ratio * group)
-        if not count:
-            return batch
         positions = torch.arange(images, device=batch.y.device).view(-1, group)
+        if not count:
+            return positions[:, :0]
         order = torch.rand(positions.shape, device=positions.device).argsort(1)
-        chosen = positions.gather(1, order[:, :count]).flatten()
+        return positions.gather(1, order[:, :count])
+
+    def __call__(self, batch: Batch) -> Batch:
+        chosen = self.choose(batch).flatten()
+        if not len(chosen):
+            return batch
         x = batch.x.clone()
         with under_attack(self._model):
             x[chosen] = pgd(self._logits, batch.x[chosen], batch.y[chosen], self._threat, STEPS)

@@ -84,19 +84,20 @@ def _read(path: Path) -> str:
         raise InputError(f"{path}: not valid TOML: {error}") from None
 
 
-def has_preset(data: str) -> bool:
-    """Tell whether there is a preset for pruning on a data set, by its name or that of its folder."""
-    return _preset_name(data) in presets()
+def preset_for(data: str, method: str = "pwoa") -> str | None:
+    """Name the preset of a method for a data set, by its name or that of its folder; None if there is none.
+
+    Example: `preset_for("cifar100", "hydra")`.
+    """
+    name = PurePath(data).name
+    named = {"mnist-mini": "demo", "fashion-mnist": "mnist"}.get(name, name)
+    named = named if method == "pwoa" else f"{named}-{method}"
+    return named if named in presets() else None
 
 
 def recipe_for(data: str) -> Recipe:
     """Return the preset for a data set, by its name or that of its folder, if there is one; else the defaults."""
-    return load_recipe(_preset_name(data)) if has_preset(data) else Recipe()
-
-
-def _preset_name(data: str) -> str:
-    name = PurePath(data).name
-    return {"mnist-mini": "demo", "fashion-mnist": "mnist"}.get(name, name)
+    return load_recipe(preset_for(data))
 
 
 def teacher_recipe_for(data: str) -> Recipe | None:

@@ -144,7 +144,7 @@ class PretrainRecipe:
 
 @dataclass(frozen=True)
 class TrainingRecipe:
-    """The engine: a cosine schedule a stage. `average` is the decay of averaged weights (0: off).
+    """The engine: a cosine schedule a stage. `average` is the decay of averaged weights (0: off), less at first.
 
     `mix` is the mix ratio: the fraction of the examples of each batch that are replaced by adversarial ones; 0 is
     the paper's point. `group` is the number of images over which HSIC and batch normalisation take their

@@ -13,14 +13,16 @@ Every write is atomic, but for the lines that are appended to metrics.jsonl.
 
 from __future__ import annotations
 
+import hashlib
+import io
 import itertools
 import json
 import pickle
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import torch
 from torch import nn
@@ -28,10 +30,14 @@ from torch import nn
 from pwoa.errors import InputError, first_line
 from pwoa.methods import find_method
 from pwoa.models.checkpoints.folder import to_safetensors
-from pwoa.recipe import RECIPE, Recipe, recorded_recipe, to_toml
+from pwoa.recipe import RECIPE, Recipe, flat, recorded_recipe, to_toml
+from pwoa.recipe.sections import INCIDENTAL
 from pwoa.storage.folder import RESULT, Folder, naming, replacing
+from pwoa.storage.reading import TEXT_LIMIT, open_file, read_bytes
 
 _TEACHER, _METRICS, _STATE = "teacher.json", "metrics.jsonl", Path("checkpoint") / "state.pt"
+_MAGIC, _HASH = b"pwoa state 2\n", 32
+"""How a saved state begins: with this, the identity of its run, and the checksum of the rest, each of so many bytes."""
 _OF_ANY = {"method", "example_free", "images", "seed", "device", "training_seconds"}
 _OF_PRUNING = {"teacher", "pruned", "rate", "sparsity"}
 _OF_TRAINING = {"accuracy", "architecture"}
@@ -46,6 +52,20 @@ class Result:
     folder: Path
     summary: dict[str, Any]
     metrics: list[dict[str, Any]]
+
+
+class _Hashed:
+    """A file to write to, and the hash of what was written."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file, self.hash = file, hashlib.sha256()
+
+    def write(self, content: bytes) -> int:
+        self.hash.update(content)
+        return self._file.write(content)
+
+    def flush(self) -> None:
+        self._file.flush()
 
 
 class Run(Folder):
@@ -100,39 +120,75 @@ class Run(Folder):
     def metrics(self) -> list[dict[str, Any]]:
         """Return the lines of metrics.jsonl."""
         path = self.path / _METRICS
-        lines = path.read_bytes().splitlines() if path.exists() else []
-        return [self.parse(line, _METRICS) for line in lines]
+        content = read_bytes(path, TEXT_LIMIT).splitlines() if path.exists() else []
+        lines = [self.parse(line, _METRICS) for line in content]
+        epochs = self.read_json(RESULT).get("trained_epochs", len(lines)) if self.finished else len(lines)
+        if epochs != len(lines):
+            raise InputError(f"{path} has {len(lines)} lines, and its run {epochs} epochs; put it back, or run it anew")
+        return lines
+
+    def keep_metrics(self, lines: Sequence[Mapping[str, Any]]) -> bool:
+        """Leave exactly these lines in metrics.jsonl; tell whether they were all there."""
+        path, wanted = self.path / _METRICS, "".join(json.dumps(line) + "\n" for line in lines)
+        content = read_bytes(path, TEXT_LIMIT) if path.is_file() else b""
+        if content != wanted.encode():
+            self.write_text(_METRICS, wanted)
+        return content.startswith(wanted.encode())
 
     def resuming(self) -> str:
         """Tell from where a run that was begun goes on."""
         kept = (self.path / _STATE, self.path / "model.safetensors")
-        return "resuming" if any(file.exists() for file in kept) else "resuming from the start: no epoch had ended"
+        return "resuming" if any(file.exists() for file in kept) else "resuming from the start: nothing was saved yet"
 
     def save_checkpoint(self, state: Mapping[str, Any]) -> None:
-        """Keep the state of the engine."""
+        """Keep the state of the engine, behind whose it is and its checksum."""
         with naming(self.path):
             (self.path / _STATE).parent.mkdir(exist_ok=True)
         with replacing(self.path / _STATE) as file:
-            torch.save(dict(state), file)
+            file.write(_MAGIC + self._identity())
+            place = file.tell()
+            file.write(bytes(_HASH))
+            hashed = _Hashed(file)
+            torch.save(dict(state), hashed)  # type: ignore[arg-type]  # it writes and flushes, and no more
+            file.seek(place)
+            file.write(hashed.hash.digest())
 
     def load_checkpoint(self) -> dict[str, Any] | None:
-        """Return the last checkpoint, or None; metrics.jsonl is cut back to what it knows."""
+        """Return the last checkpoint, or None; one that is not this run's, or was changed, is refused unread."""
         path = self.path / _STATE
-        state: dict[str, Any] | None = None
-        if path.exists():
-            try:
-                state = torch.load(path, map_location="cpu", weights_only=True)
-                if not isinstance(state, dict) or "lines" not in state:
-                    raise RuntimeError("it is no state of a run")
-            except (RuntimeError, EOFError, OSError, pickle.UnpicklingError) as error:
-                raise InputError(
-                    f"{path} is damaged ({first_line(error)}); delete it, and the run begins anew"
-                ) from None
-        file = self.path / _METRICS
-        if file.exists():
-            lines = file.read_text(encoding="utf-8").splitlines(keepends=True)
-            self.write_text(_METRICS, "".join(lines[: state["lines"] if state else 0]))
+        if not path.exists():
+            return None
+        with open_file(path) as file:
+            magic, identity, digest = file.read(len(_MAGIC)), file.read(_HASH), file.read(_HASH)
+            content = file.read() if magic == _MAGIC else b""
+        if magic.startswith(b"PK"):
+            raise InputError(f"{path} was written by an earlier version; delete it, and the run begins anew")
+        if magic == _MAGIC and identity != self._identity():
+            raise InputError(
+                f"{path} is of a run with another recipe, teacher or data; put back its own, or delete it, and the run "
+                "begins anew"
+            )
+        try:
+            if magic != _MAGIC or hashlib.sha256(content).digest() != digest:
+                raise ValueError("its checksum is another" if content else "it is no state of a run")
+            state = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
+            if not isinstance(state, dict):
+                raise ValueError("it is no state of a run")
+        except (RuntimeError, EOFError, ValueError, LookupError, TypeError, pickle.UnpicklingError) as error:
+            raise InputError(f"{path} is damaged ({first_line(error)}); delete it, and the run begins anew") from None
         return state
+
+    def _identity(self) -> bytes:
+        """Return a hash of what the run is: its recipe but for where it is computed, its teacher and its data."""
+        recipe = flat(recorded_recipe(self.path))
+        text = json.dumps({key: value for key, value in recipe.items() if key not in INCIDENTAL})
+        return hashlib.sha256(text.encode() + read_bytes(self.path / _TEACHER, TEXT_LIMIT)).digest()
+
+    def discard(self) -> None:
+        """Remove all that the run has written so far, so that the folder can be given to another."""
+        for name in (*reversed(self.marks), _METRICS):
+            (self.path / name).unlink(missing_ok=True)
+        shutil.rmtree((self.path / _STATE).parent, ignore_errors=True)
 
     def save_model(self, model: nn.Module, about: Mapping[str, Any]) -> None:
         """Write model.safetensors, and what it is into model.json."""

@@ -14,7 +14,7 @@ from pwoa.attacks.registry import TRANSFER, parse_attacks
 from pwoa.data.images import Data
 from pwoa.data.load import load_data
 from pwoa.devices import choose_device, device_name
-from pwoa.errors import InputError
+from pwoa.errors import Diverged, InputError
 from pwoa.evaluation.measure import measure
 from pwoa.evaluation.scores import Scores
 from pwoa.evaluation.subject import Subject
@@ -135,9 +135,12 @@ def lay_out(model: nn.Module, form: torch.memory_format) -> None:
 
 @contextmanager
 def resumable(run: Run, progress: Progress) -> Iterator[None]:
-    """Answer Ctrl-C inside with how to go on."""
+    """Answer Ctrl-C inside with how to go on; a run that has diverged leaves its folder free."""
     try:
         yield
+    except Diverged:
+        run.discard()
+        raise
     except KeyboardInterrupt:
         progress.close()
         again = f"the same command, with the folder {run.path}, resumes" if run.started else "nothing was written"
@@ -173,7 +176,9 @@ def training_summary(loaded: Loaded, engine: Engine, processes: Processes) -> di
         "device": device_name(loaded.device),
         "processes": processes.count,
         "selected_epoch": engine.selected,
+        "trained_epochs": len(engine.metrics),
         "training_seconds": engine.seconds,
+        "validation_seconds": engine.validation_seconds,
     }
 
 

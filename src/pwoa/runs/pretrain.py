@@ -13,6 +13,7 @@ from torch import nn
 from pwoa.data.images import Data
 from pwoa.errors import InputError, counted
 from pwoa.evaluation.folder import OF_MODEL
+from pwoa.guard import example_free
 from pwoa.methods import find_training
 from pwoa.models.architectures.registry import architecture_name, build, lite_width
 from pwoa.models.border import check_model
@@ -46,7 +47,7 @@ def pretrain(
         "teacher.architecture": a registered name, or `file.py:Net` of your own code.
     data: whatever `load_data` takes; None takes the recipe's.
     recipe: a preset's name, a TOML file or a Recipe; None takes the preset for the data, else that for MNIST.
-    method: pgd-at, trades, mart, hbar, lbgat or fast-at; short for the setting "method".
+    method: pgd-at, trades, mart, hbar, lbgat, fast-at or natural; short for the setting "method".
     folder: where the run lives; the same folder again resumes it. None chooses one under runs/.
     """
     progress = progress or Progress()
@@ -89,7 +90,10 @@ def pretrain(
                     progress.say(run.resuming())
                 elif processes.first:
                     run.begin(plan, identity)
-                engine.train()
+                with ExitStack() as guard:
+                    if stage.example_free:
+                        guard.enter_context(example_free(network))
+                    engine.train()
                 network.eval()
                 prepare.lay_out(network, torch.contiguous_format)
                 if processes.first:
@@ -103,7 +107,7 @@ def pretrain(
             )
             summary = {
                 **prepare.training_summary(loaded, engine, processes),
-                "example_free": False,
+                "example_free": stage.example_free,
                 **size,
                 "dataset": plan.data.name,
                 "epochs": plan.pretrain.epochs,

@@ -30,9 +30,9 @@ from pwoa.recipe import (
     AUTO,
     Recipe,
     SparsityRecipe,
-    has_preset,
     load_recipe,
     numbers,
+    preset_for,
     recipe_for,
     recorded_recipe,
     records_recipe,
@@ -91,7 +91,7 @@ def prune(
     plan = _choose_recipe(recipe, given, changes).with_settings(changes)
     pruning = find_pruning(plan.method)
     notes = [] if teacher is not None else _note_threat(plan)
-    if recipe is None and not has_preset(plan.data.name):
+    if recipe is None and not preset_for(plan.data.name):
         notes += prepare.note_defaults(plan, changes, Threat(), pruning.stage_epochs(plan))
     loaded = prepare.load_rest(pruning.complete(plan), given, progress)
     if teacher is None:

@@ -11,7 +11,7 @@ from typing import Any
 
 from pwoa.errors import InputError, did_you_mean
 from pwoa.methods import METHODS, Method, find_method
-from pwoa.recipe import load_recipe, presets, recipe_for, teacher_recipe_for
+from pwoa.recipe import load_recipe, preset_for, presets, recipe_for, teacher_recipe_for
 from pwoa.recipe.sections import Recipe, flat
 from pwoa.recipe.settings import parse_setting
 
@@ -88,6 +88,8 @@ def _expand(recipe: Any, fixed: Mapping[str, Any], grid: Mapping[str, Any], path
         unsaid = given["recipe"] is None and "data.name" in given
         base = recipe_for(str(given["data.name"])) if unsaid else load_recipe(given["recipe"])
         method = find_method(base.with_settings({"method": given.get("method", base.method)}).method)
+        if base.method != method.name and _is_for_pruning(given["recipe"]):
+            base = load_recipe(preset_for(base.data.name, method.name) or base)
         if not method.prunes and _is_for_pruning(given["recipe"]):
             base = _for_training(base, str(given.get("data.name", base.data.name)))
         by_rate = _by_rate(base, method, given, path)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from pwoa.devices import exact_float32
-from pwoa.errors import InputError
+from pwoa.errors import Diverged, InputError, first_line
 from pwoa.progress import Progress
 from pwoa.recipe.sections import TrainingRecipe
 from pwoa.training.fast import compiled
@@ -22,7 +22,13 @@ from pwoa.training.steps import Average, Context, Steps, make_optimizer, resume_
 from pwoa.training.validation import Validation
 
 Probe = Callable[[], Mapping[str, float]]
-"""Measures something of the model after each epoch, for the record."""
+"""Measures something of the model before the first epoch and after each, for the record."""
+
+
+STATE = "checkpoint/state.pt"
+"""What the saved state of a run is called in its folder."""
+SHARE = 20
+"""Within an epoch, at least so many times as long is trained as the last save took."""
 
 
 class Journal(Protocol):
@@ -31,18 +37,21 @@ class Journal(Protocol):
     def log(self, line: Mapping[str, Any]) -> None:
         """Append a line of metrics."""
 
+    def keep_metrics(self, lines: Sequence[Mapping[str, Any]]) -> bool:
+        """Leave exactly these lines of metrics; tell whether they were all there."""
+
     def save_checkpoint(self, state: Mapping[str, Any]) -> None:
         """Keep the state of a run under way."""
 
     def load_checkpoint(self) -> dict[str, Any] | None:
-        """Return the last state that was kept, with the metrics cut back to it, or None."""
+        """Return the last state that was kept, or None."""
 
 
 class Engine:
     """Trains a model through stages, keeping the run folder such that a killed run ends with the same bits.
 
-    All randomness of an epoch comes from (seed, stage, epoch), so a checkpoint needs no generator states. The
-    model of the last stage's epoch with the lowest loss on the validation split is the one that is kept.
+    All randomness of an epoch comes from (seed, stage, epoch); a checkpoint within one has the states of generators.
+    The model of the last stage's epoch with the lowest loss on the validation split is the one that is kept.
     """
 
     def __init__(
@@ -63,10 +72,10 @@ class Engine:
         self.journal, self.progress, self.probe, self.processes = journal, progress, probe, processes
         records = recipe.mode == "fast" and self.device.type == "cuda" and processes.count == 1
         self._context = Context(model, material, recipe, progress, processes, Plan(recipe.group), records)
-        self.seconds = 0.0
-        self._lines = 0
+        self.metrics: list[dict[str, Any]] = []
+        self._start: Mapping[str, float] = {}
         self._best: dict[str, Any] | None = None
-        self._saved_at = time.perf_counter()
+        self._saved_at, self._saving = time.perf_counter(), 0.0
         self._steps = len(material.train) // recipe.batch
 
     @property
@@ -74,9 +83,19 @@ class Engine:
         """The epoch of the last stage, counted from 0, whose weights are kept."""
         return self._best["epoch"] if self._best else None
 
+    @property
+    def seconds(self) -> float:
+        """How long was trained, without validation."""
+        return math.fsum(line["seconds"] for line in self.metrics)
+
+    @property
+    def validation_seconds(self) -> float:
+        """How long was validated."""
+        return math.fsum(line["validation_seconds"] for line in self.metrics)
+
     def train(self) -> None:
         """Run what is left of all stages; afterwards the model has the selected weights."""
-        state = self.processes.by_first(self.journal.load_checkpoint)
+        state = self.processes.by_first(self._load)
         first = 0
         if state is not None:
             self._restore(state)
@@ -86,31 +105,35 @@ class Engine:
             if self.recipe.batch > self.recipe.group:
                 inside.enter_context(grouped(self.model, self._context.plan))
             inside.enter_context(compiled(self.model) if self.recipe.mode == "fast" else exact_float32())
+            self._start = state["start"] if state else dict(self.probe())
             for number in range(first, len(self.stages)):
                 with self.stages[number].running():
                     self._train_stage(number, state if number == first else None)
+        if self.processes.first:
+            self.journal.keep_metrics(self.metrics)
         assert self._best is not None
         self.model.load_state_dict(self._best["weights"])
 
     def _train_stage(self, number: int, state: dict[str, Any] | None) -> None:
         stage = self.stages[number]
         last = number == len(self.stages) - 1
-        first_epoch = state["epoch"] if state else 0
-        if first_epoch == 0:
+        first_epoch, first_step = (state["epoch"], state["step"]) if state else (0, 0)
+        if not (first_epoch or first_step):
             stage.begin()
         optimizer = make_optimizer(stage, self.model, self.recipe, recorded=self._context.records)
         average = Average(self.model, self.recipe.average if last else 0.0)
-        if state and first_epoch:
+        if state and (first_epoch or first_step):
             resume_optimizer(optimizer, state["optimizer"])
             average.load([value.to(self.device) for value in state["average"]])
         steps = Steps(self._context, stage, optimizer, average)
         validation = Validation(self._context, stage)
-        total = stage.epochs * self._steps
-        self.progress.start(stage.name, total, first_epoch * self._steps)
+        self.progress.start(stage.name, stage.epochs * self._steps, first_epoch * self._steps + first_step)
         for epoch in range(first_epoch, stage.epochs):
-            start = time.perf_counter()
             line: dict[str, Any] = {"stage": stage.name, "epoch": epoch}
-            line["train"] = self._train_epoch(stage, number, epoch, steps)
+            if number == epoch == 0 and self._start:
+                line["start"] = self._start
+            line["train"], seconds = self._train_epoch(number, epoch, steps, state if epoch == first_epoch else None)
+            trained = time.perf_counter()
             self.processes.average([*average.values, *_buffers(self.model)])
             with average.applied():
                 if average.values:
@@ -122,28 +145,41 @@ class Engine:
                     self._select(line, stage.criterion)
             line |= stage.after_epoch(epoch, line["validation"])
             line["learning_rate"] = self._learning_rate(stage, epoch * self._steps)
-            line["seconds"] = time.perf_counter() - start
-            self.seconds += line["seconds"]
-            self._lines += 1
+            line["seconds"], line["validation_seconds"] = seconds, time.perf_counter() - trained
+            self.metrics.append(line)
             if self.processes.first:
                 self.journal.log(line)
             self.progress.epoch(line, stage.epochs)
             ended = epoch + 1 == stage.epochs
-            self._checkpoint(number + ended, 0 if ended else epoch + 1, optimizer, average)
+            if ended or self._due(self.recipe.checkpoint_seconds):
+                self._save(number + ended, 0 if ended else epoch + 1, steps)
         self.progress.close()
 
-    def _train_epoch(self, stage: Stage, number: int, epoch: int, steps: Steps) -> dict[str, float]:
-        seed = _mix(self.recipe.seed, number, epoch)
-        torch.manual_seed(seed + self.processes.rank)
-        steps.generator.manual_seed(seed)
-        size, train = self.recipe.batch, self.material.train
+    def _train_epoch(
+        self, number: int, epoch: int, steps: Steps, state: dict[str, Any] | None
+    ) -> tuple[dict[str, float], float]:
+        """Train an epoch, or what is left of it; return the means over its batches, and how long it took."""
+        start, stage = time.perf_counter(), self.stages[number]
+        steps.seed(_mix(self.recipe.seed, number, epoch))
+        size, train, first = self.recipe.batch, self.material.train, 0
         order = train[torch.randperm(len(train), generator=steps.generator, device=self.device)]
         stage.before_epoch(epoch)
+        if state is not None and state["step"]:
+            first = state["step"]
+            self._restore(state)  # what `before_epoch` has done again is in it
+            steps.load_state_dict(state["steps"], _mix(self.recipe.seed, number, epoch, first))
+            start -= state["seconds"]
         self.model.train()
-        for step in range(self._steps):
-            steps.take(order[step * size : (step + 1) * size], self._learning_rate(stage, epoch * self._steps + step))
+        for step in range(first, self._steps):
+            taken = epoch * self._steps + step
+            steps.take(order[step * size : (step + 1) * size], self._learning_rate(stage, taken), taken)
             self.progress.advance()
-        return steps.meter.means(self.processes)
+            if step + 1 < self._steps and self._due(max(self.recipe.checkpoint_seconds, SHARE * self._saving)):
+                begun = time.perf_counter()
+                if self.processes.count == 1:  # else each has statistics of its own until the epoch ends
+                    self._save(number, epoch, steps, step + 1, begun - start)
+                start += time.perf_counter() - begun
+        return steps.meter.means(self.processes), time.perf_counter() - start
 
     def _learning_rate(self, stage: Stage, step: int) -> float:
         """Up to the stage's learning rate in equal steps, if it warms up; then by a cosine down to 0."""
@@ -161,38 +197,88 @@ class Engine:
     @staticmethod
     def _check_finite(line: Mapping[str, Any], section: str) -> None:
         if not math.isfinite(line["train"]["loss"] + line["validation"]["loss"]):
-            raise InputError(
+            raise Diverged(
                 f"the loss is not finite after epoch {line['epoch'] + 1} of {line['stage']}; "
-                f"lower {section}.learning_rate or the weights of the objective"
+                f"lower {section}.learning_rate or the weights of the objective; the folder can be given again"
             )
 
-    def _checkpoint(self, stage: int, epoch: int, optimizer: torch.optim.Optimizer, average: Average) -> None:
-        """Save if it is time to; the ends of stages always are."""
-        due = time.perf_counter() - self._saved_at >= self.recipe.checkpoint_seconds
-        if not self.processes.first or (epoch and not due):
+    def _due(self, seconds: float) -> bool:
+        """Tell whether the last save is so long ago."""
+        return time.perf_counter() - self._saved_at >= seconds
+
+    def _save(self, stage: int, epoch: int, steps: Steps, step: int = 0, seconds: float = 0.0) -> None:
+        """Save where the run is: at a step of an epoch of a stage, trained for so long in that epoch."""
+        if not self.processes.first:
             return
+        begun = time.perf_counter()
         self.journal.save_checkpoint(
             {
                 "stage": stage,
                 "epoch": epoch,
+                "step": step,
                 "model": self.model.state_dict(),
-                "optimizer": optimizer.state_dict(),
-                "average": average.values,
+                "optimizer": steps.optimizer.state_dict(),
+                "average": steps.average.values,
                 "stages": [each.state_dict() for each in self.stages],
+                "steps": steps.state_dict() if step else None,
                 "best": self._best,
-                "lines": self._lines,
-                "seconds": self.seconds,
+                "metrics": self.metrics,
+                "start": self._start,
+                "seconds": seconds,
             }
         )
         self._saved_at = time.perf_counter()
+        self._saving = self._saved_at - begun
+
+    def _load(self) -> dict[str, Any] | None:
+        """Return the saved state if there is one, checked, with metrics.jsonl as it was then."""
+        state = self.journal.load_checkpoint()
+        if state is not None and (reason := _impossible(state, self.stages, self._steps)):
+            raise _refused(reason)
+        lines = state["metrics"] if state else []
+        if not self.journal.keep_metrics(lines):
+            self.progress.say("metrics.jsonl was lost or changed; it is written anew from the saved state")
+        return state
 
     def _restore(self, state: Mapping[str, Any]) -> None:
-        self.model.load_state_dict(state["model"])
-        for stage, stage_state in zip(self.stages, state["stages"], strict=True):
-            stage.load_state_dict(stage_state)
-        self._best = state["best"]
-        self._lines = state["lines"]
-        self.seconds = state["seconds"]
+        try:
+            self.model.load_state_dict(state["model"])
+            for stage, stage_state in zip(self.stages, state["stages"], strict=True):
+                stage.load_state_dict(stage_state)
+        except (RuntimeError, LookupError, TypeError, ValueError, AttributeError) as error:
+            raise _refused(first_line(error)) from None
+        self._best, self.metrics = state["best"], list(state["metrics"])
+
+
+def _impossible(state: Mapping[str, Any], stages: Sequence[Stage], steps: int) -> str:
+    """Return why a state cannot be one of a run with these stages, of so many steps an epoch; nothing if it can."""
+    keys = ("stage", "epoch", "step", "model", "optimizer", "average", "stages", "steps", "best", "metrics", "start")
+    if lost := [key for key in (*keys, "seconds") if key not in state]:
+        return f"it has no {lost[0]}"
+    places = [state[key] for key in ("stage", "epoch", "step")]
+    if any(type(place) is not int for place in places):
+        return f"its place is {places}"
+    stage, epoch, step = places
+    epochs = stages[stage].epochs if 0 <= stage < len(stages) else 1
+    if not (0 <= stage <= len(stages) and 0 <= epoch < epochs and 0 <= step < steps):
+        return f"stage {stage}, epoch {epoch}, step {step} of {len(stages)} stages, {epochs} epochs, {steps} steps"
+    if stage == len(stages) and (epoch or step):
+        return "it goes on after the end"
+    before = [(each.name, number) for each in stages[:stage] for number in range(each.epochs)]
+    before += [(stages[stage].name, number) for number in range(epoch)] if epoch else []
+    lines = state["metrics"]
+    if not isinstance(lines, list) or not all(isinstance(line, dict) for line in lines):
+        return "its metrics are no lines"
+    if [(line.get("stage"), line.get("epoch")) for line in lines] != before:
+        return f"it has {len(lines)} lines of metrics for {len(before)} epochs"
+    selected = len(before) - sum(each.epochs for each in stages[:-1])
+    if (state["best"] is None) != (selected <= 0) or (state["steps"] is None) != (not step):
+        return "what it has does not fit its place"
+    return ""
+
+
+def _refused(reason: str) -> InputError:
+    return InputError(f"{STATE} is no state of this run ({reason}); delete it, and the run begins anew")
 
 
 def _buffers(model: nn.Module) -> list[Tensor]:

@@ -21,11 +21,24 @@ _KINDS: dict[type[nn.Module], type[nn.Module]] = {}
 
 @dataclass
 class Plan:
-    """How a batch is cut up: the size of a group, and which of how many parts of the batch is at hand."""
+    """How a batch is cut up: the size of a group, and which of how many parts of the batch is at hand.
+
+    images: how many images of the batch are in that part (0: as many as a layer is given). A layer that is given more,
+    as when a method passes each image with its adversarial one, has as many groups, and each of them is larger.
+    """
 
     group: int
     part: int = 0
     parts: int = 1
+    images: int = 0
+
+    def groups(self, given: int) -> int:
+        """Return how many groups the images that a layer is given are cut into."""
+        images = self.images or given
+        size = min(self.group, images)
+        if images % size or given % (images // size):
+            raise ValueError(f"{given} images cannot be cut into groups of {size}")
+        return images // size
 
     def momentum(self, momentum: float) -> float:
         """Return what the running statistics take of this part's mean, for all parts to weigh the same in the end.
@@ -37,13 +50,13 @@ class Plan:
         return share / (1 - (self.parts - 1 - self.part) * share)
 
     @contextmanager
-    def undivided(self) -> Iterator[None]:
-        """While inside, what comes is a whole batch."""
-        kept, (self.part, self.parts) = (self.part, self.parts), (0, 1)
+    def undivided(self, images: int = 0) -> Iterator[None]:
+        """While inside, what comes is a whole batch of so many images."""
+        kept, (self.part, self.parts, self.images) = (self.part, self.parts, self.images), (0, 1, images)
         try:
             yield
         finally:
-            self.part, self.parts = kept
+            self.part, self.parts, self.images = kept
 
 
 @contextmanager
@@ -107,10 +120,8 @@ class _Grouped:
         if not layer.training:
             mean, variance = layer.running_mean, layer.running_var
             return F.batch_norm(x, mean, variance, layer.weight, layer.bias, mean is None, 0.0, layer.eps)
-        size = min(plan.group, len(x))
-        if len(x) % size:
-            raise ValueError(f"{len(x)} images cannot be cut into groups of {size}")
-        groups = x.view(-1, size, *x.shape[1:])
+        count = plan.groups(len(x))
+        groups = x.view(count, len(x) // count, *x.shape[1:])
         groups = groups if x.dtype == torch.float64 else groups.float()
         over = [1, *range(3, groups.dim())]
         variance, mean = torch.var_mean(groups, over, correction=0, keepdim=True)

@@ -94,7 +94,7 @@ class Stage(ABC):
         """Called once when the stage starts; not when it is resumed."""
 
     def before_epoch(self, epoch: int) -> None:
-        """Called before each epoch, counted from 0."""
+        """Called before each epoch, counted from 0; also when it is resumed, before the state is taken back."""
 
     def constants(self) -> object:
         """Return the numbers that may change between epochs and that a step has built in.

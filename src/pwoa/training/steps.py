@@ -44,18 +44,30 @@ class Context:
 
 
 class Average:
-    """A running average of a model's weights and buffers; with decay 0 it is the model itself."""
+    """A running average of a model's weights and buffers; with decay 0 it is the model itself.
+
+    At step t the decay is at most (1 + t) / (10 + t): an average over the last ninth of the steps or so, until that is
+    longer than the decay remembers. Else in a few hundred steps the average would not leave the weights of the start.
+    """
 
     def __init__(self, model: nn.Module, decay: float) -> None:
         self._decay = decay
         self._live = [value for value in model.state_dict().values() if value.is_floating_point()]
         self.values: list[Tensor] = [value.clone() for value in self._live] if decay else []
+        self._pull = self._live[0].new_zeros((), dtype=torch.float32) if decay else None  # a recorded step reads it
+
+    def reach(self, step: int) -> None:
+        """Tell which step, counted from 0, comes next."""
+        if self._pull is not None:
+            self._pull.fill_(1 - min(self._decay, (1 + step) / (10 + step)))
 
     @torch.no_grad()
     def update(self) -> None:
         """Move the average towards the model, for all tensors at once."""
-        if self._decay:
-            torch._foreach_lerp_(self.values, self._live, 1 - self._decay)
+        if self._pull is not None:
+            differences = torch._foreach_sub(self._live, self.values)
+            torch._foreach_mul_(differences, self._pull)
+            torch._foreach_add_(self.values, differences)
 
     @contextmanager
     def applied(self) -> Iterator[None]:
@@ -112,6 +124,15 @@ class Meter:
         sums_by_name = dict(zip(names, values, strict=True))
         return {name: sums_by_name[name] / images for name in self._sums}
 
+    def state_dict(self) -> dict[str, Any]:
+        """Return the sums so far, and over how many images they are."""
+        return {"sums": dict(self._sums), "images": self._images}
+
+    def load_state_dict(self, state: Mapping[str, Any], device: torch.device) -> None:
+        """Take back what `state_dict` gave."""
+        self._sums = {name: value.to(device) for name, value in state["sums"].items()}
+        self._images = state["images"]
+
 
 _HOW = ("lr", "fused", "capturable")
 
@@ -165,14 +186,16 @@ class Steps:
     ) -> None:
         self.meter = Meter()
         self.generator = torch.Generator(context.device)
-        self._context, self._stage, self._optimizer, self._average = context, stage, optimizer, average
+        self.optimizer, self.average = optimizer, average
+        self._context, self._stage = context, stage
         self._share = context.processes.share(context.recipe.batch)
         self._form = torch.channels_last if context.recipe.mode == "fast" else torch.contiguous_format
         self._one = Replayed(record=context.records, generator=self.generator)
 
-    def take(self, index: Tensor, learning_rate: float) -> None:
-        """One step on the images at these positions."""
-        set_learning_rate(self._optimizer, learning_rate)
+    def take(self, index: Tensor, learning_rate: float, step: int) -> None:
+        """Take a step, the number of which in its stage is counted from 0, on the images at these positions."""
+        set_learning_rate(self.optimizer, learning_rate)
+        self.average.reach(step)
         self._one(self._step, index, self._stage.constants())
         self.meter.count(len(index) // self._context.processes.count)
 
@@ -184,10 +207,35 @@ class Steps:
         self._backward(Batch(x, y[share], index[share]))
         context.processes.average(weight.grad for weight in context.model.parameters() if weight.grad is not None)
         stage.after_backward()
-        self._optimizer.step()
-        self._optimizer.zero_grad(set_to_none=True)
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
         stage.after_step()
-        self._average.update()
+        self.average.update()
+
+    def seed(self, seed: int) -> None:
+        """Begin all randomness anew: what is the same in all processes, and what is not."""
+        torch.manual_seed(seed + self._context.processes.rank)
+        self.generator.manual_seed(seed)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return how far an epoch has come: sums, and the states of the generators."""
+        device = self._context.device
+        cuda = torch.cuda.get_rng_state(device) if device.type == "cuda" else None
+        generators = {"torch": torch.get_rng_state(), "cuda": cuda, "own": self.generator.get_state()}
+        return {"meter": self.meter.state_dict(), "device": device.type, "generators": generators}
+
+    def load_state_dict(self, state: Mapping[str, Any], seed: int) -> None:
+        """Take back what `state_dict` gave; on another kind of device, or by several processes, seed anew."""
+        device, processes, generators = self._context.device, self._context.processes, state["generators"]
+        if processes.first:
+            self.meter.load_state_dict(state["meter"], device)
+        if state["device"] != device.type or processes.count > 1:
+            self.seed(seed)
+            return
+        torch.set_rng_state(generators["torch"])
+        if generators["cuda"] is not None:
+            torch.cuda.set_rng_state(generators["cuda"], device)
+        self.generator.set_state(generators["own"])
 
     def _backward(self, batch: Batch) -> None:
         """Return the gradients of a batch; where memory runs out, of its parts one after the other, to the same end."""
@@ -224,7 +272,7 @@ class Steps:
         plan = self._context.plan
         size = len(batch.y) // plan.parts
         for number in range(plan.parts):
-            plan.part = number
+            plan.part, plan.images = number, size
             part = slice(number * size, (number + 1) * size)
             yield Batch(batch.x[part], batch.y[part], batch.index[part])
 

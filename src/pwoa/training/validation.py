@@ -54,7 +54,7 @@ class Validation:
         some = train[torch.arange(count, device=train.device) * len(train) // count]  # they may be sorted by class
         context.model.train()
         self._generator.manual_seed(context.recipe.seed)
-        with statistics_anew(context.model) as note, context.plan.undivided():
+        with statistics_anew(context.model) as note, context.plan.undivided(at_a_time):
             for index in torch.split(some, at_a_time):
                 self._passed(self._pass, index, self._stage.constants())
                 note()
