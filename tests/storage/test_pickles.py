@@ -35,26 +35,11 @@ def plain(value: Any) -> Any:
 @pytest.mark.parametrize(
     "value",
     [
-        None,
-        True,
-        False,
-        0,
-        255,
-        65_535,
-        -1,
-        2**31,
-        -(2**100),
-        1.5,
-        "",
-        "∞",
-        "x" * 300,
-        [],
-        (),
-        {},
+        *(None, True, False, 0, 255, 65_535, -1, 2**31, -(2**100), 1.5, "", "∞", "x" * 300, [], (), {}, (1,) * 5),
         [1, (2, [3])],
-        (1,) * 5,
-    ]
-    + [{"a": {1: 2.5, None: (4, 5)}, "b": list(range(3000))}, {(1, "a"): 2}],
+        {"a": {1: 2.5, None: (4, 5)}, "b": list(range(3000))},
+        {(1, "a"): 2},
+    ],
 )
 def test_plain_values_come_back(value: Any, protocol: int) -> None:
     content = pickle.dumps(value, protocol)

@@ -90,7 +90,7 @@ def read_pickle(content: bytes, known: Callable[[str], bool], start: int = 0) ->
             code = content[machine.at]
             machine.at += 1
             if code == _STOP:
-                return machine.stack.pop(), machine.at
+                return machine.result(), machine.at
             _STEPS[code](machine)
     except KeyError:
         raise PickleError(f"an opcode in it, {bytes([code])!r}, is not one of plain values") from None
@@ -115,6 +115,12 @@ class _Machine:
         self.marks: list[list[Any]] = []
         self.memo: dict[int, Any] = {}
         self.compound_keys = 0
+
+    def result(self) -> Any:
+        """Return the value of the pickle, under which everything else in it must be."""
+        if self.marks or len(self.stack) != 1:
+            raise PickleError("it has values beside its result")
+        return self.stack[0]
 
     def push(self, value: Any) -> None:
         self.stack.append(value)

@@ -1,7 +1,6 @@
 """Checkpoint files. Nothing in a file is ever executed: safetensors, or torch's tensors-only loader."""
 
-import pickle
-import re
+import warnings
 from collections.abc import Collection, Mapping
 from importlib import resources
 from pathlib import Path
@@ -12,7 +11,9 @@ from safetensors.torch import load as load_safetensors
 from torch import Tensor, nn
 
 from pwoa.errors import InputError, first_line
+from pwoa.models.checkpoints.archive import check_torch_file
 from pwoa.models.checkpoints.folder import find_folder, holds_model, read_folder, read_safetensors
+from pwoa.storage.reading import open_file
 
 EMBEDDED = "embedded"
 """The name of the checkpoint that comes with the package."""
@@ -136,23 +137,14 @@ def float32(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _read_torch(path: Path) -> Any:
-    try:
-        return torch.load(path, map_location="cpu", weights_only=True)
-    except pickle.UnpicklingError as error:
-        text = str(error)
-        if not ("Unsupported" in text or "GLOBAL" in text or "weights_only" in text.lower()):
-            raise InputError(f"{path} is not a checkpoint: {error}") from None
-        kind = re.search(r"GLOBAL ([\w.]+)", text)
-        with path.open("rb") as file:
-            dilled = b"dill._dill" in file.read(1 << 20)  # where a pickle names its classes
-        raise InputError(
-            f"{path} is refused: it is not a plain file of tensors (a pickle with code in it"
-            f"{f', {kind[1]}' if kind else ''}, or no checkpoint at all); convert it where you trust it: "
-            "torch.save(model.state_dict(), …)" + ", with the model as Madry's robustness loads it" * dilled
-        ) from None
-    except Exception as error:  # torch raises anything on a damaged file
-        reason = f" ({first_line(error)})" if isinstance(error, (RuntimeError, OSError)) else ""
-        raise InputError(f"{path} is not a checkpoint, of torch or safetensors{reason}") from None
+    with open_file(path) as file:
+        check_torch_file(file, str(path))
+        try:
+            with warnings.catch_warnings(action="ignore"):
+                return torch.load(file, map_location="cpu", weights_only=True)
+        except Exception as error:  # torch raises anything on a damaged file
+            reason = f" ({first_line(error)[:200]})" if isinstance(error, (RuntimeError, OSError)) else ""
+            raise InputError(f"{path} is not a checkpoint, of torch or safetensors{reason}") from None
 
 
 def _is_state(content: Any) -> bool:
