@@ -163,6 +163,7 @@ class Server:
     files: dict[str, bytes] = field(default_factory=dict)
     break_after: list[int] = field(default_factory=list)  # for each of the next requests: bytes that come
     supports_range: bool = True
+    length: str | None = None  # what is said in the place of the true length
     requests: list[tuple[str, str | None]] = field(default_factory=list)
 
 
@@ -181,7 +182,8 @@ def server() -> Iterator[Server]:
             if start >= len(content):
                 return self.send_error(416)
             self.send_response(206 if start else 200)
-            self.send_header("Content-Length", str(len(content) - start))
+            if state.length != "":
+                self.send_header("Content-Length", state.length or str(len(content) - start))
             self.end_headers()
             end = state.break_after.pop(0) if state.break_after else len(content)
             self.wfile.write(content[start : start + end])

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from pwoa.data.formats import Blob
 from pwoa.errors import InputError
 
 SHAPE = (3, 2, 2)
+HASHED_ALIKE = 2**61 - 1
 PIXELS = np.arange(4 * 12, dtype=np.uint8).reshape(4, 3, 2, 2)
 ROWS = PIXELS.reshape(4, 12)
 
@@ -112,3 +114,27 @@ def test_an_array_that_lies_about_its_size_is_refused() -> None:
     assert lying != content
     with pytest.raises(InputError, match=r"an array of shape \(4, 127\) with 48 bytes"):
         read_cifar10_python(blobs(lying), SHAPE, 4)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"\x80\x02" + b"(" * 100_000,
+        b"\x80\x02}(" + b")" + b"\x85" * 200_000 + b"K\x01u.",  # to hash such a key overflows the stack
+        b"\x80\x02}()" + b"".join(b"q%ch%c\x86" % (i, i) for i in range(200)) + b"K\x01u.",  # one of 2^200 parts
+        b"\x80\x02}(" + b"".join(b"\x8a\x20%sN" % (i * HASHED_ALIKE).to_bytes(32, "little") for i in range(99)) + b"u.",
+        b"\x80\x02K\x01r\xff\xff\xff\xff.",  # a memo of 2^32 places
+        b"\x80\x02]" + b"]" * 2_000_000 + b".",
+        b"\x80\x02]q\x00h\x00a.",
+        b"\x80\x02}(U\x04dataB\xff\xff\xff\xffxu.",
+        batch(labels=(1, 2, 3, 2**70)),
+        batch(labels=(1, 2, 3, True)),
+        batch().replace(b"K\x04K\x0c", b"\x8a\x09" + b"\xff" * 8 + b"\x7fK\x00"),
+    ],
+    ids=["marks", "deep", "exponential", "colliding", "memo", "many", "itself", "size", "labels", "boolean", "shape"],
+)
+def test_a_hostile_pickle_is_refused_in_a_line_and_soon(content: bytes) -> None:
+    start = time.perf_counter()
+    with pytest.raises(InputError, match=r"^batch 0[^\n]{1,200}$"):
+        read_cifar10_python(blobs(content), SHAPE, 4)
+    assert time.perf_counter() - start < 5

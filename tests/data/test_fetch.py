@@ -174,3 +174,20 @@ def test_a_cache_that_cannot_be_written(tiny_idx: Any, cache: Path) -> None:
     cache.write_text("a file where the folder should be")
     with pytest.raises(InputError, match=r"cannot write to .*/tiny-idx: Not a directory; free it or"):
         load_official(tiny_idx.spec)
+
+
+@pytest.mark.parametrize("length", ["many", "-5", "1e9", "٣", "9" * 5_000])
+def test_a_length_that_is_no_number_is_one_line(tiny_cifar: Any, server: Any, length: str) -> None:
+    server.files, server.length = tiny_cifar.offered, length.encode().decode("latin1")
+    with pytest.raises(InputError, match="which is no number") as caught:
+        load_official(tiny_cifar.at(server.url))
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("length", ["", "99999999999"])
+def test_an_answer_larger_than_the_data_set_is_given_up(tiny_cifar: Any, server: Any, length: str) -> None:
+    server.files, server.length = {name: bytes(5 << 20) for name in tiny_cifar.offered}, length
+    spec = tiny_cifar.at(server.url)
+    with pytest.raises(InputError, match=r"has more than [\d,]+ bytes, which the data set has not"):
+        load_official(spec)
+    assert names(cache_folder(spec)) == set()

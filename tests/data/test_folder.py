@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 
@@ -80,6 +81,22 @@ def too_large(root: Path) -> None:
     Image.new("1", (20_000, 20_000)).save(root / "train" / "cat" / "9.png")
 
 
+def claims_pixels(root: Path) -> None:
+    Image.new("1", (5_000, 5_000)).save(root / "train" / "cat" / "9.png")
+
+
+def other_format(root: Path) -> None:
+    (root / "train" / "cat" / "9.png").write_bytes(b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 6 4\n%%EndComments\n")
+
+
+def bitmap(root: Path) -> None:
+    Image.new("RGB", (6, 4)).save(root / "train" / "cat" / "9.png", format="BMP")
+
+
+def pipe(root: Path) -> None:
+    os.mkfifo(root / "train" / "cat" / "9.png")
+
+
 def empty_class(root: Path) -> None:
     (root / "train" / "bee").mkdir()
 
@@ -105,6 +122,10 @@ def no_classes(root: Path) -> None:
         (not_an_image, "9.png is not a readable image"),
         (cut_short, "9.png cannot be decoded"),
         (too_large, "9.png is not a readable image: .* exceeds limit"),
+        (claims_pixels, r"9.png has size \(5000, 5000\): make it of at most 16,777,216 pixels"),
+        (other_format, "9.png is not a readable image: no PNG or JPEG"),
+        (bitmap, "9.png is not a readable image: no PNG or JPEG"),
+        (pipe, "9.png: it is not a plain file"),
         (empty_class, "bee holds no image"),
         (new_class, "bee is a class that train does not have: it has ant, cat, dog"),
         (no_test, "pets has no folder test: .* give its name and data_folder="),

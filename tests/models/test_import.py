@@ -366,6 +366,26 @@ def test_scores_that_say_nothing_are_refused(tmp_path: Path, data: Data) -> None
         assert "must be above 0 and up to 1" in refused(path, data, kept=kept)
 
 
+@pytest.mark.parametrize("scores", [torch.tensor([True]), torch.tensor([math.nan]), torch.tensor([1j])])
+@pytest.mark.parametrize("kept", [None, 0.5, 1])
+def test_scores_that_are_no_numbers_are_refused(tmp_path: Path, scores: Tensor, kept: float | None) -> None:
+    state = {"conv.weight": torch.ones(4), "conv.popup_scores": scores.expand(4).clone()}
+    with pytest.raises(InputError, match=r"conv\.popup_scores is not made of finite numbers"):
+        unpack(open_checkpoint(saved(tmp_path, state)), "a.pt", kept)
+
+
+def test_numbers_that_no_float_holds_are_passed_over(tmp_path: Path) -> None:
+    content = {"state_dict": {"a": torch.ones(2)}, "epoch": 10**400, "seed": 3, "done": True}
+    assert open_checkpoint(saved(tmp_path, content)).numbers == {"seed": 3.0}
+
+
+@pytest.mark.parametrize("dtype", ["bits8", "float4_e2m1fn_x2"])
+def test_numbers_that_torch_cannot_compute_with_are_refused(tmp_path: Path, dtype: str) -> None:
+    content = {"a": torch.zeros(4, dtype=torch.uint8).view(getattr(torch, dtype))}
+    with pytest.raises(InputError, match=r"sparse, quantised or empty tensors \(a\)"):
+        open_checkpoint(saved(tmp_path, content))
+
+
 def test_weights_already_multiplied_stay_as_they_are(tmp_path: Path, data: Data) -> None:
     state, layers = scored(RESNET)
     done = kept_by(state, layers, 0.25)

@@ -159,6 +159,32 @@ def test_a_model_on_the_hub(folder: Path, data: Data, monkeypatch: pytest.Monkey
     assert refused("hf:me/net", data, architecture="lenet") == "hf:me/net knows its architecture; leave out --arch"
 
 
+@pytest.mark.parametrize(
+    "revision", ["../../..", "a/../b", "/etc", "a//b", ".", "..", "a/..", "a/", "", "a b", "é", ".x"]
+)
+def test_a_revision_is_no_way_out_of_the_cache(revision: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "huggingface_hub", None)
+    for name, given in ((f"hf:me/net@{revision}", None), ("hf:me/net", revision)):
+        assert "on the hub" in refused(name, revision=given)
+        assert "needs huggingface_hub" not in refused(name, revision=given)
+
+
+@pytest.mark.parametrize(
+    "name", ["hf:../net", "hf:me/..", "hf:./net", "hf:a/b/c", "hf:me/n..t", "hf:me/" + "n" * 97, "hf:é/net"]
+)
+def test_a_name_is_one_that_the_hub_allows(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "huggingface_hub", None)
+    assert refused(name) == f"{name} is no model on the hub, which is named hf:owner/name"
+
+
+@pytest.mark.parametrize(
+    "name", ["hf:me/net@refs/pr/1", "hf:me/net@v1.0", "hf:m-e_/n.et-1@0a1b2c", "hf:me/net@feature/x-y"]
+)
+def test_what_the_hub_allows_is_asked_for(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "huggingface_hub", None)
+    assert "needs huggingface_hub" in refused(name)
+
+
 def test_a_checkpoint_is_recognised(lenet_file: Path, data: Data) -> None:
     for architecture in (None, "auto", "lenet", lenet()):
         assert_is(load_model(lenet_file, data, architecture=architecture), lenet())

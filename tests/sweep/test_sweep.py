@@ -294,6 +294,12 @@ def test_hbar_is_trained_by_the_objective(tmp_path: Path) -> None:
         ("[grid]\nmethod = ['trades']\nobjective = [{ hsicx = 1 }]\n", r"did you mean 'objective\.hsic_x'"),
         ("[grid]\ndata.name = ['a b', 'a_b']\n", "two runs would have the folder name=a_b"),
         ("[grid\n", "not valid TOML"),
+        (
+            "recipe = 'demo'\n[grid]\n"
+            + "".join(f"{key} = [{'1, ' * 100}]\n" for key in ("search.epochs", "sparsity.rate", "training.seed")),
+            "the grid has 1,000,000 runs, more than 10,000; leave some values out",
+        ),
+        ("a" + ".a" * 100_000 + " = 1", "not valid TOML .it is nested too deeply"),
         ("recipe = 'mnits'", "did you mean 'mnist'"),
         ("recipe = 3", "a recipe is the name of a preset or a TOML file, not 3"),
         ("[grid]\nrecipe = [['demo']]\n", "a recipe is the name of a preset or a TOML file"),

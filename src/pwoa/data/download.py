@@ -26,24 +26,24 @@ def file_md5(path: Path) -> str:
         return hashlib.file_digest(file, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
 
 
-def download(url: str, target: Path, md5: str, progress: Progress | None = None) -> None:
-    """Make `target` the file at `url`. A transfer that breaks off leaves `target`.part to go on from."""
+def download(url: str, target: Path, md5: str, limit: int, progress: Progress | None = None) -> None:
+    """Make `target` the file at `url`, of at most `limit` bytes; what breaks off leaves `target`.part to go on from."""
     if target.exists() and file_md5(target) == md5:
         return
     part = target.with_name(target.name + ".part")
     if not (part.exists() and file_md5(part) == md5):
-        _transfer_all(url, part, progress)
+        _transfer_all(url, part, limit, progress)
         if (actual := file_md5(part)) != md5:
             part.unlink()  # it is of no use to resume from
             raise InputError(f"{url} has the wrong checksum: MD5 {actual}, expected {md5}")
     os.replace(part, target)
 
 
-def _transfer_all(url: str, part: Path, progress: Progress | None) -> None:
+def _transfer_all(url: str, part: Path, limit: int, progress: Progress | None) -> None:
     for _ in range(ATTEMPTS):
         before = _size(part)
         with _connect(url, before) as answer:
-            total = _save(answer, url, part, progress)
+            total = _save(answer, url, part, limit, progress)
         if _size(part) >= total:
             return
         if _size(part) <= before:
@@ -66,12 +66,15 @@ def _connect(url: str, start: int) -> http.client.HTTPResponse:
         raise InputError(f"{url} cannot be reached: {getattr(error, 'reason', error)}") from None
 
 
-def _save(answer: http.client.HTTPResponse, url: str, part: Path, progress: Progress | None) -> int:
+def _save(answer: http.client.HTTPResponse, url: str, part: Path, limit: int, progress: Progress | None) -> int:
     """Write an answer to `part` as far as it comes; return the size of the whole file (0: not known)."""
     resumed = answer.status == http.client.PARTIAL_CONTENT
     done = _size(part) if resumed else 0
-    length = int(answer.headers.get("Content-Length") or 0)
-    total = done + length if length else 0
+    length = answer.headers.get("Content-Length") or "0"
+    if not (length.isascii() and length.isdigit() and len(length) < 20):
+        raise InputError(f"{url} says that it has {length[:40]!r} bytes, which is no number")
+    total = done + int(length) if int(length) else 0
+    _check_size(total, limit, url, part)
     chunk = _read(answer)
     if is_web_page(chunk):
         raise InputError(f"{url} is a web page, not a data file")
@@ -79,10 +82,17 @@ def _save(answer: http.client.HTTPResponse, url: str, part: Path, progress: Prog
         while chunk:
             file.write(chunk)
             done += len(chunk)
+            _check_size(done, limit, url, part)
             if progress:
                 progress(part.name.removesuffix(".part"), done, total)
             chunk = _read(answer)
     return total
+
+
+def _check_size(size: int, limit: int, url: str, part: Path) -> None:
+    if size > limit:
+        part.unlink(missing_ok=True)  # it is of no use to resume from
+        raise InputError(f"{url} has more than {limit:,} bytes, which the data set has not")
 
 
 def _read(answer: http.client.HTTPResponse) -> bytes:

@@ -4,7 +4,8 @@ A folder of one's own holds image files in train/<class>/ and test/<class>/.
 """
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,6 +21,7 @@ from pwoa.data.formats import Split
 from pwoa.data.images import Data, Images
 from pwoa.data.store import find, load_official
 from pwoa.errors import InputError, counted, first_line
+from pwoa.storage.reading import open_file
 
 USUAL_CHANNELS = (1, 3, 4)
 FORM = "give (train, test), each a pair (images, labels) or a torch Dataset of (image, label)"
@@ -27,6 +29,9 @@ IMAGE_KEYS, LABEL_KEYS = ("image", "img", "pixel_values"), ("label", "labels")
 """How image and label are called in a sample that is a dict, as Hugging Face's data sets have them."""
 READ_TWICE = 8
 SUFFIXES = (".png", ".jpg", ".jpeg")
+FORMATS = ("PNG", "JPEG")
+LARGEST_IMAGE = 1 << 24
+"""Pixels; a file of some kilobytes can claim any number."""
 GREY = ("1", "L", "LA")
 COLOUR = ("P", "RGB", "RGBA", "CMYK", "YCbCr", "HSV", "LAB")
 
@@ -247,7 +252,9 @@ def _common_form(paths: list[Path]) -> tuple[tuple[int, int], str]:
     """Return the width and height of all images, and the mode that loses nothing; only headers are read."""
     sizes, mode = [], "L"
     for path in paths:
-        with _open(path) as image:
+        with _opened(path) as image:
+            if image.width * image.height > LARGEST_IMAGE:
+                raise InputError(f"{path} has size {image.size}: make it of at most {LARGEST_IMAGE:,} pixels")
             if image.mode not in GREY + COLOUR:
                 raise InputError(f"{path} has pixels of mode {image.mode}: convert it to 8-bit grey or RGB")
             sizes.append(image.size)
@@ -269,7 +276,7 @@ def _load(listing: Listing, size: tuple[int, int], mode: str) -> Images:
 
 
 def _decode(path: Path, mode: str) -> Tensor:
-    with _open(path) as image:
+    with _opened(path) as image:
         try:
             pixels = np.array(image.convert(mode))
         except Exception as error:  # Pillow raises anything on a damaged file
@@ -277,13 +284,20 @@ def _decode(path: Path, mode: str) -> Tensor:
     return torch.from_numpy(pixels if mode == "RGB" else pixels[..., None]).permute(2, 0, 1)
 
 
-def _open(path: Path) -> Any:
+@contextmanager
+def _opened(path: Path) -> Iterator[Any]:
+    """Open an image by its content, which must be one of the formats that have the suffixes, whatever its name says."""
     try:
         from PIL import Image
     except ImportError:
         message = "reading image files needs Pillow, which is not installed: run pip install 'pwoa[images]'"
         raise InputError(message) from None
-    try:
-        return Image.open(path)
-    except Exception as error:  # Pillow raises anything on a damaged file
-        raise InputError(f"{path} is not a readable image: {first_line(error)}") from None
+    with open_file(path) as file:
+        try:
+            with warnings.catch_warnings(action="ignore"):  # of a size that is refused next
+                image = Image.open(file, formats=FORMATS)
+        except Exception as error:  # Pillow raises anything on a damaged file
+            reason = "no PNG or JPEG" if type(error).__name__ == "UnidentifiedImageError" else first_line(error)
+            raise InputError(f"{path} is not a readable image: {reason}") from None
+        with image:
+            yield image

@@ -4,6 +4,7 @@ Nothing here needs torch: what is read are arrays.
 """
 
 import hashlib
+import math
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -15,9 +16,10 @@ import numpy as np
 
 from pwoa.data.catalog import DATASETS, Dataset, Layout
 from pwoa.data.download import Progress, download
-from pwoa.data.formats import Blob, Shape, Split, decompress, read_members
+from pwoa.data.formats import LARGEST, Blob, Shape, Split, decompress, read_members
 from pwoa.errors import InputError
 from pwoa.storage.folder import held, replacing
+from pwoa.storage.reading import read_bytes
 
 EMBEDDED = files("pwoa.data") / "embedded"
 
@@ -37,7 +39,7 @@ class Location:
         """Read the files, by official name."""
         if not self.paths:
             return read_members(self.where, self.layout.folder, self.layout.files)
-        return {name: Blob(str(path), path.read_bytes()) for name, path in self.paths.items()}
+        return {name: Blob(str(path), read_bytes(path, LARGEST)) for name, path in self.paths.items()}
 
 
 @dataclass(frozen=True)
@@ -206,7 +208,7 @@ def _check_digest(spec: Dataset, index: int, split: Split, where: str) -> None:
 def _check_contents(spec: Dataset, blobs: Mapping[str, Blob]) -> None:
     """Refuse files whose content, decompressed, is not the published one."""
     for name, expected in spec.contents.items():
-        md5 = hashlib.md5(decompress(blobs[name]).content, usedforsecurity=False).hexdigest()
+        md5 = hashlib.md5(decompress(blobs[name], LARGEST).content, usedforsecurity=False).hexdigest()
         if md5 != expected:
             raise InputError(
                 f"{blobs[name].name} has another content than was published: MD5 {md5}, expected {expected}; "
@@ -236,8 +238,9 @@ def _download(spec: Dataset, progress: Progress | None) -> Splits:
         for path in _present(layout, folder).values():
             if path.name not in spec.remotes:  # those `download` checks itself
                 path.unlink()  # incomplete or damaged, or nothing would be fetched
+    limit = sum(spec.sizes) * (math.prod(spec.shape) + 2) + (1 << 20)  # of all images and labels, not even compressed
     for name, md5 in spec.remotes.items():
-        download(spec.url + name, folder / name, md5, progress)
+        download(spec.url + name, folder / name, md5, limit, progress)
     try:
         location = locate(spec, folder)
         if location is None:

@@ -4,10 +4,8 @@ A recipe is built in layers: the defaults of its sections, then a preset or a fi
 This package imports nothing heavy, so that the command line can check a recipe before it loads torch.
 """
 
-import tomllib
 from importlib import resources
 from pathlib import Path, PurePath
-from typing import Any
 
 from pwoa.errors import InputError, did_you_mean
 from pwoa.recipe.methods import METHOD_SECTIONS
@@ -20,6 +18,7 @@ from pwoa.recipe.sections import flat as flat
 from pwoa.recipe.settings import numbers as numbers
 from pwoa.recipe.settings import parse_setting as parse_setting
 from pwoa.recipe.settings import toml_value
+from pwoa.storage.reading import TOML_LIMIT, parse_toml, read_text
 
 RECIPE = "recipe.toml"
 """What the complete recipe of a run is called in its folder."""
@@ -42,12 +41,12 @@ def load_recipe(source: str | Path | Recipe | None = None) -> Recipe:
     if str(source) in presets():
         text = (_PRESETS / f"{source}.toml").read_text(encoding="utf-8")
     elif Path(source).is_file():
-        text = _read(Path(source))
+        text = read_text(Path(source), TOML_LIMIT)
     else:
         raise InputError(
             f"no recipe {str(source)!r}: neither a file nor a preset ({did_you_mean(str(source), presets())})"
         )
-    return Recipe().with_tree(_parse(text, str(source)), str(source))
+    return Recipe().with_tree(parse_toml(text, str(source)), str(source))
 
 
 def records_recipe(folder: str | Path) -> bool:
@@ -61,27 +60,11 @@ def recorded_recipe(folder: str | Path) -> Recipe:
     It has every section: in one that was cut off, defaults would be taken for what is lost.
     """
     file = Path(folder) / RECIPE
-    tree = _parse(_read(file), str(file))
+    tree = parse_toml(read_text(file, TOML_LIMIT), str(file))
     if lost := {"data", "threat", "evaluation"} - tree.keys():
         raise InputError(f"{file} is damaged: it has no section {min(lost)}; a run's recipe has every setting")
     others = [name for name in METHOD_SECTIONS if name != tree.get("method")]  # version 0.2 wrote them into every run
     return Recipe().with_tree({key: value for key, value in tree.items() if key not in others}, str(file))
-
-
-def _parse(text: str, source: str) -> dict[str, Any]:
-    try:
-        return tomllib.loads(text)
-    except ValueError as error:  # tomllib's own, or Python's of a number with thousands of digits
-        raise InputError(f"{source}: not valid TOML: {error}") from None
-
-
-def _read(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise InputError(f"cannot read {path}: {error.strerror or error}") from None
-    except UnicodeDecodeError as error:
-        raise InputError(f"{path}: not valid TOML: {error}") from None
 
 
 def preset_for(data: str, method: str = "pwoa") -> str | None:

@@ -62,7 +62,7 @@ def parse_setting(text: str) -> tuple[str, Any]:
         raise InputError(f"setting {text!r} is not of the form section.key=value")
     try:
         value = tomllib.loads(f"value = {raw}")["value"]
-    except ValueError:
+    except (ValueError, RecursionError):
         value = raw.strip()  # a bare word, as people type it in a shell
     return path.strip(), value
 

@@ -1,15 +1,33 @@
 """The one way to read a file that may come from a stranger: a plain file of bounded size, parsed to bounded depth."""
 
 import json
+import math
 import os
+import re
 import stat
 import tomllib
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, cast
 
 from pwoa.errors import InputError, first_line
 
-TEXT_LIMIT = 64 << 20  # bytes of a JSON, TOML or Markdown file; ours are of a few megabytes at most
+TEXT_LIMIT = 16 << 20
+"""Bytes of a JSON or Markdown file; ours have a few millions at most."""
+TOML_LIMIT = 1 << 20
+"""Bytes of a TOML file: the parser is slow, and ours have some thousands."""
+LARGEST_DEPTH = 100
+"""Of what is nested in JSON or TOML: then no walk through it is at the end of Python's stack."""
+TENSORS_LIMIT = 16 << 20
+"""Bytes of the header of a safetensors file."""
+_DIMENSIONS = 64
+_BYTES = {
+    **dict.fromkeys(("BOOL", "U8", "I8", "F8_E4M3", "F8_E5M2", "F8_E8M0"), 1),
+    **dict.fromkeys(("U16", "I16", "F16", "BF16"), 2),
+    **dict.fromkeys(("U32", "I32", "F32"), 4),
+    **dict.fromkeys(("U64", "I64", "F64", "C64"), 8),
+}
+"""Of a number, by the types that both safetensors and torch know."""
+_BETWEEN_KEYS = re.compile(r"[^\w\"' \t.-]")
 
 
 def open_file(path: Path) -> IO[bytes]:
@@ -38,10 +56,10 @@ def read_bytes(path: Path, limit: int) -> bytes:
     return content
 
 
-def read_text(path: Path) -> str:
-    """Read a text file in UTF-8."""
+def read_text(path: Path, limit: int = TEXT_LIMIT) -> str:
+    """Read a text file in UTF-8, of at most so many bytes."""
     try:
-        return read_bytes(path, TEXT_LIMIT).decode("utf-8")
+        return read_bytes(path, limit).decode("utf-8")
     except UnicodeDecodeError as error:
         raise InputError(f"cannot read {path}: it is not text in UTF-8 ({first_line(error)})") from None
 
@@ -54,17 +72,77 @@ def read_json(path: Path) -> Any:
 def parse_json(text: str | bytes, name: str) -> Any:
     """Parse JSON; the name is for the message when it is damaged."""
     try:
-        return json.loads(text)
+        return _shallow(json.loads(text))
     except (ValueError, RecursionError) as error:  # also numbers of thousands of digits, and nesting without end
         raise InputError(f"{name} is damaged ({_reason(error)})") from None
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """Read a TOML file; what cannot be parsed is an error that names the file."""
+    return parse_toml(read_text(path, TOML_LIMIT), str(path))
 
 
 def parse_toml(text: str, name: str) -> dict[str, Any]:
     """Parse TOML; the name is for the message when it is damaged."""
     try:
-        return tomllib.loads(text)
+        # The parser takes time by the square of the dots in a key: it does not get to see such a one.
+        if max(part.count(".") for part in _BETWEEN_KEYS.split(text)) > LARGEST_DEPTH:
+            raise RecursionError
+        return cast(dict[str, Any], _shallow(tomllib.loads(text)))
     except (ValueError, RecursionError) as error:
         raise InputError(f"{name} is not valid TOML ({_reason(error)})") from None
+
+
+def read_safetensors(path: Path) -> tuple[bytes, dict[str, str]]:
+    """Read a safetensors file, and what it says beside its tensors; its header is checked before the rest is read.
+
+    Example: `content, metadata = read_safetensors(Path("model.safetensors"))`.
+    """
+    with open_file(path) as file:
+        size = os.fstat(file.fileno()).st_size
+        start = file.read(8)
+        length = int.from_bytes(start, "little")
+        if len(start) < 8 or length > min(size - 8, TENSORS_LIMIT):
+            raise InputError(f"{path} is not a safetensors file: it has no header")
+        head = file.read(length)
+        try:
+            table = parse_json(head.decode("utf-8"), "its header")
+        except ValueError as error:  # also where it is no text
+            raise InputError(f"{path} is not a safetensors file: {first_line(error)}") from None
+        metadata = table.pop("__metadata__", {}) if isinstance(table, dict) else None
+        described = isinstance(metadata, dict) and all(isinstance(value, str) for value in metadata.values())
+        if not described or not all(_is_tensor(entry, size - 8 - length) for entry in table.values()):
+            raise InputError(f"{path} is not a safetensors file: its header has no usual types, shapes and places")
+        return start + head + file.read(size - 8 - length), metadata
+
+
+def _is_tensor(entry: Any, size: int) -> bool:
+    """Tell whether it describes a tensor in so many bytes, of a type and shape that torch has."""
+    if not isinstance(entry, dict) or str(entry.get("dtype")) not in _BYTES:
+        return False
+    shape, place = entry.get("shape"), entry.get("data_offsets")
+    for numbers in (shape, place):
+        if not isinstance(numbers, list) or not all(type(number) is int and 0 <= number < 2**63 for number in numbers):
+            return False
+    if len(shape) > _DIMENSIONS or len(place) != 2 or not place[0] <= place[1] <= size:
+        return False
+    whole = math.prod(max(number, 1) for number in shape)  # what strides are computed from, also of nothing
+    return whole < 2**60 and math.prod(shape) * _BYTES[entry["dtype"]] == place[1] - place[0]
+
+
+def _shallow(value: Any) -> Any:
+    """Return the value, or refuse it if it is nested too deeply."""
+    level = [value]
+    for _ in range(LARGEST_DEPTH):
+        level = [
+            inner
+            for outer in level
+            if isinstance(outer, (dict, list))
+            for inner in (outer.values() if isinstance(outer, dict) else outer)
+        ]
+        if not level:
+            return value
+    raise RecursionError
 
 
 def _reason(error: Exception) -> str:

@@ -2,8 +2,8 @@
 
 import dataclasses
 import itertools
+import math
 import re
-import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -14,7 +14,10 @@ from pwoa.methods import METHODS, Method, find_method
 from pwoa.recipe import load_recipe, preset_for, presets, recipe_for, teacher_recipe_for
 from pwoa.recipe.sections import Recipe, flat
 from pwoa.recipe.settings import parse_setting
+from pwoa.storage.reading import read_toml
 
+LARGEST_GRID = 10_000
+"""Runs of a grid."""
 _PARTS = ("recipe", "set", "grid")
 _LABEL = "label"
 """What a table among the values of an axis is called in names, if it says so."""
@@ -77,6 +80,8 @@ def _expand(recipe: Any, fixed: Mapping[str, Any], grid: Mapping[str, Any], path
             raise InputError(f"{path}: grid.{key} = {values!r} is not a list of values")
         for table in (value for value in values if isinstance(value, Mapping)):
             _check_table(key, table, path)
+    if (count := math.prod(len(values) for values in grid.values())) > LARGEST_GRID:
+        raise InputError(f"{path}: the grid has {count:,} runs, more than {LARGEST_GRID:,}; leave some values out")
     _check_known(fixed, grid, path)
     _check_twice(grid, [*fixed, *(["recipe"] if recipe is not None else [])], path)
     texts = {key: _texts(key, values) for key, values in grid.items()}
@@ -239,12 +244,7 @@ def _unlabelled(value: Any) -> Any:
 
 
 def _read(path: str | Path) -> dict[str, Any]:
-    try:
-        tree = tomllib.loads(Path(path).read_text(encoding="utf-8"))
-    except OSError as error:
-        raise InputError(f"cannot read {path}: {error.strerror}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise InputError(f"{path}: not valid TOML: {error}") from None
+    tree = read_toml(Path(path))
     if unknown := [key for key in tree if key not in _PARTS]:
         raise InputError(f"{path}: unknown key {unknown[0]!r} ({did_you_mean(unknown[0], _PARTS)})")
     for part in ("set", "grid"):

@@ -1,7 +1,6 @@
 """Checkpoint files. Nothing in a file is ever executed: safetensors, or torch's tensors-only loader."""
 
-import pickle
-import re
+import warnings
 from collections.abc import Collection, Mapping
 from importlib import resources
 from pathlib import Path
@@ -13,7 +12,9 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from pwoa.errors import InputError, first_line
+from pwoa.models.checkpoints.archive import check_torch_file
 from pwoa.models.checkpoints.folder import find_folder, holds_model, read_folder, read_safetensors
+from pwoa.storage.reading import open_file
 
 EMBEDDED = "embedded"
 """The name of the checkpoint that comes with the package."""
@@ -23,6 +24,10 @@ CONTAINERS = ("state_dict", "model_state_dict", "rmodel", "model", "net", "last"
 
 WRAPPERS = ("module.", "model.", "_orig_mod.", "basic_model.")
 """What the wrappers of a network put before the names of its tensors."""
+
+_USUAL = {torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.complex64, torch.complex128, torch.bool}
+_USUAL |= {getattr(torch, f"{kind}{bits}") for kind in ("int", "uint") for bits in (8, 16, 32, 64)}
+_USUAL |= {getattr(torch, f"float8_{kind}") for kind in ("e4m3fn", "e5m2", "e4m3fnuz", "e5m2fnuz")}
 
 COUNTER = "num_batches_tracked"
 """The end of a name that old files lack and no forward pass in eval mode uses."""
@@ -75,11 +80,11 @@ def open_checkpoint(path: str | Path) -> Opened:
             )
         name = next((name for name in known if _leads_to_state(content[name])), known[0])
         names.append(name)
-        beside = {key: value for key, value in content.items() if isinstance(value, (int, float))}
-        numbers |= {key: float(value) for key, value in beside.items() if not isinstance(value, bool)}
+        beside = {key: value for key, value in content.items() if type(value) in (int, float)}
+        numbers |= {key: float(value) for key, value in beside.items() if abs(value) < 1e300}  # as a float has
         remarks += _rivals(content, name)
         content = content[name]
-    if odd := [key for key, v in content.items() if v.layout != torch.strided or v.is_quantized or v.is_meta]:
+    if odd := [key for key, value in content.items() if not _is_usual(value)]:
         raise InputError(f"{path} has sparse, quantised or empty tensors ({some(odd)}); save dense tensors of floats")
     return Opened(dict(content), ".".join(names), numbers, tuple(remarks))
 
@@ -146,23 +151,19 @@ def float32(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _read_torch(path: Path) -> Any:
-    try:
-        return torch.load(path, map_location="cpu", weights_only=True)
-    except pickle.UnpicklingError as error:
-        text = str(error)
-        if not ("Unsupported" in text or "GLOBAL" in text or "weights_only" in text.lower()):
-            raise InputError(f"{path} is not a checkpoint: {error}") from None
-        kind = re.search(r"GLOBAL ([\w.]+)", text)
-        with path.open("rb") as file:
-            dilled = b"dill._dill" in file.read(1 << 20)  # where a pickle names its classes
-        raise InputError(
-            f"{path} is refused: it is not a plain file of tensors (a pickle with code in it"
-            f"{f', {kind[1]}' if kind else ''}, or no checkpoint at all); convert it where you trust it: "
-            "torch.save(model.state_dict(), …)" + ", with the model as Madry's robustness loads it" * dilled
-        ) from None
-    except Exception as error:  # torch raises anything on a damaged file
-        reason = f" ({first_line(error)})" if isinstance(error, (RuntimeError, OSError)) else ""
-        raise InputError(f"{path} is not a checkpoint, of torch or safetensors{reason}") from None
+    with open_file(path) as file:
+        check_torch_file(file, str(path))
+        try:
+            with warnings.catch_warnings(action="ignore"):
+                return torch.load(file, map_location="cpu", weights_only=True)
+        except Exception as error:  # torch raises anything on a damaged file
+            reason = f" ({first_line(error)[:200]})" if isinstance(error, (RuntimeError, OSError)) else ""
+            raise InputError(f"{path} is not a checkpoint, of torch or safetensors{reason}") from None
+
+
+def _is_usual(value: Tensor) -> bool:
+    """Tell whether torch can compute with a tensor: dense, with content, and of numbers of whole bytes."""
+    return value.layout == torch.strided and not value.is_meta and value.dtype in _USUAL and not value.is_quantized
 
 
 def _is_state(content: Any) -> bool:

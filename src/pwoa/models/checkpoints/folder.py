@@ -12,16 +12,16 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor, nn
 
 from pwoa import __version__
-from pwoa.errors import InputError
+from pwoa.errors import InputError, first_line
 from pwoa.models.architectures.registry import architecture_name
 from pwoa.models.border import Normalised
 from pwoa.models.checkpoints.hub import PREFIX, fetch
 from pwoa.models.onnx import OnnxModel
+from pwoa.storage import reading
 from pwoa.threat import Threat
 
 WEIGHTS, CONFIG, CARD = "model.safetensors", "config.json", "README.md"
@@ -33,10 +33,11 @@ FORMAT = 1
 
 def read_safetensors(path: Path) -> dict[str, Tensor]:
     """Read all tensors of a safetensors file, which holds nothing that could be executed."""
+    content, _ = reading.read_safetensors(path)
     try:
-        return load(path.read_bytes())
-    except SafetensorError as error:
-        raise InputError(f"{path} is not a safetensors file: {error}") from None
+        return load(content)
+    except Exception as error:  # what torch makes of a type or a shape
+        raise InputError(f"{path} is not a safetensors file: {first_line(error)}") from None
 
 
 def to_safetensors(state: Mapping[str, Tensor]) -> bytes:

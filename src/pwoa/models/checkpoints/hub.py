@@ -13,7 +13,10 @@ PREFIX = "hf:"
 """What stands before the name of a model on the hub where a file or a folder could be meant."""
 
 _US = {"library_name": "pwoa", "library_version": __version__}
-_NAME = re.compile(r"(?P<repo>[\w.-]+/[\w.-]+)(@(?P<revision>[\w./-]+))?")
+_WORD = r"(?!\.)(?:[\w-]|\.(?!\.|$|/|@)){1,96}"
+"""Letters, digits, _, - and single dots inside, as in names and in each part of a revision: none is a folder above."""
+_NAME = re.compile(rf"(?P<repo>{_WORD}/{_WORD})(@(?P<revision>.*))?", re.ASCII)
+_REVISION = re.compile(rf"{_WORD}(/{_WORD})*", re.ASCII)
 
 
 def fetch(name: str, revision: str | None, files: list[str]) -> Path:
@@ -23,8 +26,9 @@ def fetch(name: str, revision: str | None, files: list[str]) -> Path:
         raise InputError(f"{name} is no model on the hub, which is named {PREFIX}owner/name")
     if revision and parts["revision"]:
         raise InputError(f"{name} says its revision; leave out revision={revision!r}")
+    wanted = parts["revision"] if revision is None else revision
+    _check_revision(wanted, name)
     with _connected(f"{name} is fetched from the hub", f"{name} cannot be fetched from the hub") as hub:
-        wanted = revision or parts["revision"]
         return Path(hub.snapshot_download(parts["repo"], revision=wanted, allow_patterns=files, **_US))
 
 
@@ -40,6 +44,7 @@ def push(
     """Put files into a model repository in one commit, and return its address. A new repository is made."""
     if "@" in repo or not _NAME.fullmatch(repo):
         raise InputError(f"{repo} is no name on the hub; give owner/name")
+    _check_revision(revision, repo)
     with _connected(f"{repo} is on the hub", f"{repo} cannot be pushed to") as hub:
         api = hub.HfApi(token=token, **_US)
         address = str(api.create_repo(repo, private=private, exist_ok=True))
@@ -48,6 +53,12 @@ def push(
         changes = [hub.CommitOperationAdd(path_in_repo=name, path_or_fileobj=file) for name, file in files.items()]
         api.create_commit(repo, changes, commit_message=message, revision=revision)
     return address
+
+
+def _check_revision(revision: str | None, name: str) -> None:
+    """Refuse what is no branch, tag or commit: the library would take it for a path in its cache."""
+    if revision is not None and not _REVISION.fullmatch(revision):
+        raise InputError(f"{name}: {revision!r} is no branch, tag or commit on the hub")
 
 
 @contextmanager

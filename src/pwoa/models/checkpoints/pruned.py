@@ -70,6 +70,9 @@ def apply_scores(
         return dict(state), [], ""
     scores = [layer + end for layer in layers for end in (SCORES, RATE_SCORE, RATE) if layer + end in state]
     weights = {key: value for key, value in state.items() if key not in scores}
+    for key in scores:
+        if not state[key].is_floating_point() or not bool(torch.isfinite(state[key]).all()):
+            raise InputError(f"{source}: {key} is not made of finite numbers, and keeps no part of the weights")
     if kept == 1:
         return weights, scores, ""
     if kept is None and all(_multiplied(state, layer) for layer in layers):
