@@ -16,7 +16,6 @@ from __future__ import annotations
 import itertools
 import json
 import pickle
-import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,7 +28,7 @@ from pwoa.errors import InputError, first_line
 from pwoa.methods import find_method
 from pwoa.models.checkpoints.folder import to_safetensors
 from pwoa.recipe import RECIPE, Recipe, recorded_recipe, to_toml
-from pwoa.storage.folder import RESULT, Folder, naming, replacing
+from pwoa.storage.folder import RESULT, Folder, appending, naming, replacing
 
 _TEACHER, _METRICS, _STATE = "teacher.json", "metrics.jsonl", Path("checkpoint") / "state.pt"
 _OF_ANY = {"method", "example_free", "images", "seed", "device", "training_seconds"}
@@ -53,6 +52,7 @@ class Run(Folder):
 
     kind = "run"
     marks = (_TEACHER, RECIPE)
+    passing = (_STATE.parent.name,)
 
     @classmethod
     def choose(cls, folder: str | Path | None, recipe: Recipe, identity: Mapping[str, str]) -> Run:
@@ -94,8 +94,8 @@ class Run(Folder):
 
     def log(self, line: Mapping[str, Any]) -> None:
         """Append a line to metrics.jsonl."""
-        with naming(self.path), (self.path / _METRICS).open("a", encoding="utf-8") as file:
-            file.write(json.dumps(line) + "\n")
+        with naming(self.path), appending(self.path / _METRICS) as file:
+            file.write(json.dumps(line).encode() + b"\n")
 
     def metrics(self) -> list[dict[str, Any]]:
         """Return the lines of metrics.jsonl."""
@@ -143,4 +143,4 @@ class Run(Folder):
     def finish(self, result: Mapping[str, Any]) -> None:
         """Write result.json and drop the checkpoint: the run is done."""
         self.write_json(RESULT, result)
-        shutil.rmtree((self.path / _STATE).parent, ignore_errors=True)
+        self.tidy()
