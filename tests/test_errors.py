@@ -1,4 +1,4 @@
-"""One of a thing is not many, wherever a number is printed."""
+"""One of a thing is not many, wherever a number is printed; and no message steers the terminal."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 import pwoa
 from pwoa.cli.options import app
 from pwoa.data.images import Data
-from pwoa.errors import counted
+from pwoa.errors import InputError, counted, explain, one_line, printable
 from pwoa.progress import Progress
 from pwoa.recipe.sections import Recipe
 
@@ -50,3 +50,39 @@ def test_a_run_of_one_epoch_and_one_image(tmp_path: Path, tiny_teacher: nn.Modul
     pwoa.prune(tiny_teacher, tiny_data, recipe=recipe, folder=tmp_path / "b", force=True, progress=told)
     assert "teacher on 1 validation image: " in told.said
     assert "In percent, on 1 test image; " in CliRunner().invoke(app, ["card", str(tmp_path / "b")]).output
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("plain l∞ ± 2.5 % × 8/255", "plain l∞ ± 2.5 % × 8/255"),
+        ("a\x1b[2Jb", r"a\x1b[2Jb"),
+        ("a\r\nb\tc", r"a\r\nb\tc"),
+        ("a\u202eb\u2066c", r"a\u202eb\u2066c"),  # which turn the direction of writing
+        ("a\x7f\x9b31m", r"a\x7f\x9b31m"),
+        ("caf\udce9", r"caf\udce9"),
+    ],
+)
+def test_what_could_steer_a_terminal_is_shown_as_an_escape(text: str, shown: str) -> None:
+    assert printable(text) == one_line(text) == shown
+    assert explain(InputError(text)) == shown
+
+
+def test_a_message_nobody_would_read_to_its_end_is_cut_off() -> None:
+    assert len(one_line("x" * 10**6)) < 3000
+
+
+@pytest.mark.parametrize(
+    ("error", "line"),
+    [
+        (FileNotFoundError(2, "No such file or directory", "a\nb"), r"cannot use a\nb: No such file or directory"),
+        (OSError(28, "No space left on device"), "cannot read or write: No space left on device"),
+        (MemoryError(), "out of memory; take a smaller batch: --set training.batch=N, in an evaluation --batch N"),
+        (RuntimeError("Could not determine home directory."), "there is no home folder; set HOME, "),
+        (KeyError("a bug"), None),
+        (RuntimeError("a bug"), None),
+    ],
+)
+def test_what_the_machine_or_bad_input_causes_is_one_line_and_a_bug_is_none(error: Exception, line: str | None) -> None:
+    told = explain(error)
+    assert told is None if line is None else (told or "").startswith(line)

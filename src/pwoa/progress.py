@@ -1,8 +1,18 @@
 """What a long-running part tells a person: nothing by default, bars on a terminal, plain lines elsewhere."""
 
+import sys
 import time
 from collections.abc import Mapping
 from typing import Any
+
+from pwoa.errors import printable
+
+
+def forgive_output() -> None:
+    """Let this process print what its output can encode, and a question mark for the rest; it never fails for that."""
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="replace")
 
 
 class Progress:
@@ -35,7 +45,7 @@ class ConsoleProgress(Progress):
         from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
         from rich.progress import Progress as Bar
 
-        self._console = Console(highlight=False)
+        self._console = Console(highlight=False, markup=False, emoji=False)
         columns = (
             TextColumn("{task.description}"),
             BarColumn(),
@@ -79,7 +89,7 @@ class ConsoleProgress(Progress):
         )
 
     def say(self, message: str) -> None:
-        self._console.print(message, markup=False, soft_wrap=True)
+        self._console.print(printable(message, "\n"), soft_wrap=True)
 
     def close(self) -> None:
         if self._terminal:

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from pwoa.attacks.autoattack import State, Verdicts, autoattack
 from pwoa.attacks.fab import fab_t_rounds
-from pwoa.attacks.registry import ATTACKS
+from pwoa.attacks.registry import ATTACKS, Attack
 from pwoa.attacks.square import square_rounds
 from pwoa.errors import InputError
 from pwoa.evaluation import folder
@@ -24,6 +24,7 @@ from pwoa.evaluation.folder import EvaluationFolder, verdicts_of
 from pwoa.evaluation.record import result_of
 from pwoa.evaluation.robustness import Measurement
 from pwoa.evaluation.scores import FILE, Scores, load_verdicts
+from pwoa.storage.folder import sealed
 from pwoa.threat import Threat
 
 CPU = torch.device("cpu")
@@ -35,6 +36,8 @@ ASKED: dict[str, Any] = {
     "attacks": ["natural", "pgd20"],
     "threat": dataclasses.asdict(THREAT),
     "seed": 0,
+    "batch": 1,
+    "radii": [],
 }
 ABOUT = {"dataset": "mine", "architecture": "net", "images_of": 3}
 
@@ -70,10 +73,10 @@ def test_opening_writes_nothing_and_begin_makes_the_folder(tmp_path: Path) -> No
     assert not list(tmp_path.iterdir())
     place.begin()
     assert [path.name for path in (tmp_path / "a" / "b").iterdir()] == ["evaluation.json"]
-    assert json.loads((tmp_path / "a" / "b" / "evaluation.json").read_text()) == ASKED
+    assert json.loads((tmp_path / "a" / "b" / "evaluation.json").read_text()) == sealed(ASKED)
     again = EvaluationFolder(tmp_path / "a" / "b", ASKED)
     assert not again.finished
-    assert again.resume(CPU) == []
+    assert again.resume(CPU, 3) == []
 
 
 @pytest.mark.parametrize("key", list(ASKED))
@@ -110,7 +113,9 @@ def test_a_folder_of_something_else_is_refused(tmp_path: Path, content: str) -> 
 def test_one_that_is_empty_or_was_killed_while_it_began_is_taken(tmp_path: Path) -> None:
     EvaluationFolder(tmp_path, ASKED)
     (tmp_path / ".evaluation.json.part").write_text("{")
-    EvaluationFolder(tmp_path, ASKED).begin()
+    place = EvaluationFolder(tmp_path, ASKED)
+    with place.held():
+        place.begin()
     assert [path.name for path in tmp_path.iterdir()] == ["evaluation.json"]
 
 
@@ -131,23 +136,33 @@ def test_what_cannot_be_written_is_refused_before_anything_is(tmp_path: Path, mo
 def test_it_is_not_saved_more_often_than_it_should(begun: EvaluationFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(folder, "SAVE_SECONDS", 1000.0)
     begun.save([Measurement()])
-    assert begun.resume(CPU) == []
+    assert begun.resume(CPU, 3) == []
     monkeypatch.setattr(folder, "SAVE_SECONDS", 0.0)
     begun.save([Measurement()])
-    assert begun.resume(CPU) == [Measurement()]
+    assert begun.resume(CPU, 3) == [Measurement()]
 
 
-def test_measurements_come_back_as_they_were(begun: EvaluationFolder) -> None:
-    state = State(torch.tensor([-1, 2]), torch.rand(2, 1, 3, 3), torch.tensor([0]), 2, 1, 1, {"natural": 0.5})
+LONG = ASKED | {"attacks": ["natural", "pgd20", "autoattack"], "radii": [0.1 + i / 100 for i in range(12)]}
+
+
+def state_of(broken_by: list[int], left: list[int], *numbers: int) -> State:
+    return State(torch.tensor(broken_by), torch.rand(3, 1, 2, 2), torch.tensor(left), *numbers, {"natural": 0.5})
+
+
+def test_measurements_come_back_as_they_were(tmp_path: Path) -> None:
+    place = EvaluationFolder(tmp_path / "evaluation", LONG)
+    place.begin()
+    state = state_of([-1, 2, 0], [0, 1], 2, 1, 2)
+    whole = {"natural": bits("101"), "pgd20": bits("100")}
     measured = [
-        Measurement({"natural": bits("101"), "pgd20": bits("100")}, {}, {"natural": 0.1, "pgd20": 0.2}, 3),
         Measurement(
-            {"square": bits("011")}, {"apgd-ce": bits("111"), "square": bits("011")}, {"square": 3.0}, 2, state
+            {"autoattack": bits("100"), **whole}, {"apgd-ce": bits("101"), "square": bits("100")}, {"pgd20": 0.2}, 3
         ),
-        *(Measurement({"natural": bits("000")}, done=number) for number in range(10)),
+        Measurement(whole, {}, {"natural": 0.1, "pgd20": 0.2}, 3, state),
+        *(Measurement({"natural": bits("100"), "pgd20": bits("000")}, done=number % 3 + 1) for number in range(10)),
     ]
-    begun.save(measured)
-    found = EvaluationFolder(begun.path, ASKED).resume(CPU)
+    place.save(measured)
+    found = EvaluationFolder(place.path, LONG).resume(CPU, 3)
     assert len(found) == len(measured)
     for one, other in zip(found, measured, strict=True):
         assert (one.seconds, one.done) == (other.seconds, other.done)
@@ -168,7 +183,7 @@ class Stopped(Exception):
 
 @pytest.mark.parametrize("norm", ["linf", "l2"])
 def test_autoattack_that_goes_on_from_the_disk_ends_with_the_same_bits(
-    begun: EvaluationFolder, norm: str, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, norm: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name, rounds in (("fab-t", partial(fab_t_rounds, steps=5)), ("square", partial(square_rounds, queries=60))):
         monkeypatch.setitem(ATTACKS, name, dataclasses.replace(ATTACKS[name], rounds=rounds))
@@ -180,14 +195,19 @@ def test_autoattack_that_goes_on_from_the_disk_ends_with_the_same_bits(
     attack = partial(autoattack, model, x, model(x).argmax(1), threat, attacks=["fab-t", "square"], batch=8)
     stops = 0
 
+    asked = ASKED | {"attacks": ["natural", "both"], "images": 20, "batch": 8}
+    monkeypatch.setitem(ATTACKS, "both", Attack("both", "both", parts=("fab-t", "square")))
+    place = EvaluationFolder(tmp_path / "pieces", asked)
+    place.begin()
+
     def save(state: State) -> None:
-        begun.save([Measurement(ensemble=state)])
+        place.save([Measurement({"natural": torch.ones(20, dtype=torch.bool)}, done=20, ensemble=state)])
         raise Stopped
 
     def in_pieces() -> Verdicts:
         nonlocal stops
         for _ in range(100):
-            known = EvaluationFolder(begun.path, ASKED).resume(CPU)
+            known = EvaluationFolder(place.path, asked).resume(CPU, 3)
             try:
                 return attack(state=known[0].ensemble if known else None, save=save)
             except Stopped:
@@ -207,8 +227,71 @@ def test_progress_that_is_damaged_is_said_so(begun: EvaluationFolder, content: b
     file = begun.path / "progress.safetensors"
     file.write_bytes(file.read_bytes()[:-1] if content is None else content)
     with pytest.raises(InputError, match=r"progress.safetensors is damaged \(.*\); delete it to begin anew") as caught:
-        begun.resume(CPU)
+        begun.resume(CPU, 3)
     assert "\n" not in str(caught.value)
+
+
+def rewritten(place: EvaluationFolder, **changes: Any) -> None:
+    """Save progress that is whole and sound, but for what a bad disk or a stranger would have put there."""
+    fields = {"right": {"natural": bits("111"), "pgd20": bits("110")}, "done": 3}
+    place.save([Measurement(**(fields | changes))])
+
+
+IMPOSSIBLE: dict[str, dict[str, Any]] = {
+    "done too far": {"done": 10**9},
+    "done below nothing": {"done": -1},
+    "done is no number": {"done": 1.5},
+    "between batches": {"done": 1},
+    "robust above natural": {"right": {"natural": bits("100"), "pgd20": bits("110")}},
+    "right before it was tried": {"done": 2},
+    "too few images": {"right": {"natural": bits("11"), "pgd20": bits("10")}},
+    "numbers, not verdicts": {"right": {"natural": torch.ones(3), "pgd20": torch.ones(3)}},
+    "an attack is lost": {"right": {"natural": bits("111")}},
+    "an attack too many": {"right": {"natural": bits("111"), "pgd20": bits("110"), "cw": bits("110")}},
+    "time runs back": {"seconds": {"natural": -1.0}},
+    "time never ends": {"seconds": {"natural": float("nan")}},
+    "an attack in progress before its turn": {"done": 0, "right": {}, "ensemble": state_of([-1] * 3, [0, 1, 2])},
+    "an attack beyond the last": {"ensemble": state_of([-1] * 3, [0, 1, 2], 99)},
+    "a round beyond the last": {"ensemble": state_of([-1] * 3, [0, 1, 2], 1, 99)},
+    "more done than left": {"ensemble": state_of([-1] * 3, [0, 1, 2], 1, 0, 4)},
+    "broken by what has not run": {"ensemble": state_of([-1, -1, 3], [0, 1], 1)},
+    "broken by nothing known": {"ensemble": state_of([-1, -1, -7], [0, 1], 1)},
+    "unbroken and never tried": {"ensemble": state_of([-1, -1, -1], [0], 1)},
+    "images that are none": {"ensemble": state_of([-1, -1, -1], [0, 1, 2, 7], 1)},
+    "images twice": {"ensemble": state_of([-1, -1, -1], [0, 1, 1, 2], 1)},
+}
+
+
+@pytest.mark.parametrize("changes", IMPOSSIBLE.values(), ids=IMPOSSIBLE)
+def test_progress_that_cannot_be_is_refused(tmp_path: Path, changes: dict[str, Any]) -> None:
+    attacks = ["natural", "pgd20", *(["autoattack"] if "ensemble" in changes else [])]
+    place = EvaluationFolder(tmp_path / "evaluation", ASKED | {"attacks": attacks, "batch": 2})
+    place.begin()
+    rewritten(place)
+    assert place.resume(CPU, 3)[0].done == 3
+    rewritten(place, **changes)
+    with pytest.raises(InputError, match=r"progress.safetensors is damaged \(.+\); delete it to begin anew$") as caught:
+        place.resume(CPU, 3)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_single_byte_of_progress_that_changed_is_found(begun: EvaluationFolder) -> None:
+    rewritten(begun)
+    file = begun.path / "progress.safetensors"
+    content = file.read_bytes()
+    for place in range(0, len(content), 3):
+        file.write_bytes(content[:place] + bytes([content[place] ^ 1]) + content[place + 1 :])
+        with pytest.raises(InputError, match="is damaged"):
+            begun.resume(CPU, 3)
+
+
+def test_progress_of_another_evaluation_is_refused(begun: EvaluationFolder, tmp_path: Path) -> None:
+    other = EvaluationFolder(tmp_path / "other", ASKED | {"model": "m2"})
+    other.begin()
+    rewritten(other)
+    (other.path / "progress.safetensors").rename(begun.path / "progress.safetensors")
+    with pytest.raises(InputError, match="it is of another evaluation"):
+        begun.resume(CPU, 3)
 
 
 # The end
@@ -242,13 +325,43 @@ def assert_same(found: Scores, expected: Scores) -> None:
 
 def test_a_finished_evaluation_is_read_as_it_was(begun: EvaluationFolder) -> None:
     begun.save([Measurement()])
-    (begun.path / ".progress.safetensors.part").write_text("half")
     scores = measured()
     begun.finish(scores, result_of(scores, nn.Flatten(), ABOUT))
     assert sorted(path.name for path in begun.path.iterdir()) == ["evaluation.json", "result.json", FILE]
     again = EvaluationFolder(begun.path, ASKED)
     assert again.finished
     assert_same(again.read(), scores)
+
+
+def test_what_a_kill_after_the_end_left_goes_when_it_is_read_again(begun: EvaluationFolder) -> None:
+    begun.finish(measured(), result_of(measured(), nn.Flatten(), ABOUT))
+    for name in ("progress.safetensors", ".lock", ".progress.safetensors.part", ".0123456789abcdef.part"):
+        (begun.path / name).write_text("left by a kill")
+    begun.tidy_finished()
+    assert sorted(path.name for path in begun.path.iterdir()) == ["evaluation.json", "result.json", FILE]
+
+
+def test_files_of_another_evaluation_are_refused(begun: EvaluationFolder, tmp_path: Path) -> None:
+    asked = ASKED | {"model": "m2"}
+    other = EvaluationFolder(tmp_path / "other", asked)
+    other.begin()
+    for place, model in ((begun, "m1"), (other, "m2")):
+        place.finish(measured(), result_of(measured(), nn.Flatten(), ABOUT | {"model": model}))
+    (other.path / FILE).rename(begun.path / FILE)
+    with pytest.raises(InputError, match=r"verdicts.safetensors is of another evaluation"):
+        begun.read()
+    begun.finish(measured(), result_of(measured(), nn.Flatten(), ABOUT | {"model": "m1"}))
+    (other.path / "result.json").rename(begun.path / "result.json")
+    with pytest.raises(InputError, match=r"result.json is of another evaluation"):
+        begun.read()
+
+
+def test_counts_that_are_not_those_of_the_verdicts_are_refused(begun: EvaluationFolder) -> None:
+    result = result_of(measured(), nn.Flatten(), ABOUT)
+    result["attacks"][1]["right"] += 1
+    begun.finish(measured(), result)
+    with pytest.raises(InputError, match="its counts are not those of the verdicts"):
+        begun.read()
 
 
 def test_verdicts_are_named_by_attack_part_and_radius(begun: EvaluationFolder) -> None:
@@ -276,7 +389,9 @@ def test_a_finished_one_can_be_read_where_nothing_can_be_written(
 
 def test_a_damaged_result_is_said_so(begun: EvaluationFolder) -> None:
     begun.finish(measured(), result_of(measured(), nn.Flatten(), ABOUT))
-    for content in ("", "{}", '{"attacks": [], "warnings": [], "curve": [{"radius": 7}]}'):
+    sound = (begun.path / "result.json").read_text()
+    odd = ("", "{}", '{"attacks": [], "warnings": [], "curve": [{"radius": 7}]}', '{"attacks": 3}', '{"attacks": [3]}')
+    for content in (*odd, sound.replace("66.6", "99.9"), "[" * 100_000, '{"a": ' + "1" * 5_000 + "}"):
         (begun.path / "result.json").write_text(content)
         with pytest.raises(InputError, match=r"result.json is damaged \(.*\); choose another folder"):
             EvaluationFolder(begun.path, ASKED).read()

@@ -61,7 +61,8 @@ def test_a_run_killed_while_it_began_can_begin_again(tmp_path: Path, quick: Make
     (tmp_path / "teacher.json").write_text("{}")
     (tmp_path / ".recipe.toml.part").write_text("met")
     run = Run.choose(tmp_path, quick(), OURS)
-    run.begin(quick(), OURS)
+    with run.held():
+        run.begin(quick(), OURS)
     assert sorted(os.listdir(tmp_path)) == ["recipe.toml", "teacher.json"]
 
 

@@ -117,7 +117,7 @@ def _lookup(name: str) -> Attack | None:
     """Return the attack of this name, with the number of steps that ends it put in; None for an unknown one."""
     if name in ATTACKS and not name.endswith("N"):
         return ATTACKS[name]
-    numbered = re.fullmatch(r"(.*?)([1-9][0-9]*)", name)
+    numbered = re.fullmatch(r"(.*?)([1-9][0-9]{0,5})", name)
     family = ATTACKS.get(f"{numbered[1]}N") if numbered else None
     if numbered is None or family is None or family.run is None:
         return None

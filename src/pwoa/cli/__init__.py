@@ -10,6 +10,7 @@ from pwoa.cli.run import demo, pretrain, prune, sweep
 from pwoa.cli.share import card, push
 from pwoa.cli.show import data_app, models_app, recipe
 from pwoa.errors import Terminated
+from pwoa.progress import forgive_output
 
 __all__ = ["app", "main"]
 
@@ -22,8 +23,13 @@ app.add_typer(models_app, name="models")
 def main() -> None:
     """Run the console script. SIGTERM ends it as Ctrl-C does, in one line, and exit code 143."""
     signal.signal(signal.SIGTERM, _terminate)
+    forgive_output()
     try:
         app()
+    except SystemExit as end:
+        if end.code == 130:
+            signal.signal(signal.SIGINT, signal.SIG_IGN)  # one more Ctrl-C while Python ends
+        raise
     except Terminated:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         print("ended by SIGTERM; start the same command again to go on", file=sys.stderr)

@@ -14,10 +14,10 @@ from pwoa.cli.options import (
     RecipeOption,
     SetOption,
     StdOption,
-    friendly,
     given,
     print_table,
     print_warnings,
+    say,
 )
 from pwoa.errors import InputError, counted
 
@@ -27,7 +27,6 @@ ATTACKS_HELP = (
 )
 
 
-@friendly
 def evaluate(
     model: Annotated[
         str,
@@ -99,12 +98,11 @@ def evaluate(
         progress=ConsoleProgress(),
     )
     _print_scores(scores, f"{model}: {counted(scores.images, 'test image')}, {scores.threat}")
-    print(f"evaluation folder: {scores.folder}")
+    say(f"evaluation folder: {scores.folder}")
     if scores.curve and scores.folder is not None:
         _plot_curve(scores, scores.folder / "curve.png")
 
 
-@friendly
 def compare(
     a: Annotated[Path, typer.Argument(help="The folder of an evaluation, or of a run.")],
     b: Annotated[Path, typer.Argument(help="Another one, of the same images.")],
@@ -120,11 +118,9 @@ def compare(
 
 
 def _print_scores(scores: Any, title: str) -> None:
-    from rich.markup import escape
-
     from pwoa.report.table import evaluation_table, score_rows
 
-    print_table(evaluation_table(score_rows(scores), escape(title)))
+    print_table(evaluation_table(score_rows(scores), title))
     print_warnings([(finding.check, finding.message) for finding in scores.findings])
 
 
@@ -141,6 +137,6 @@ def _plot_curve(scores: Any, path: Path) -> None:
     norm = scores.threat.norm
     try:
         security_curve([point.threat.radius for point in points], curves, norm, path, intervals=intervals)
-        print(f"security curve: {path}")
+        say(f"security curve: {path}")
     except InputError as error:
-        print(error)
+        say(str(error))

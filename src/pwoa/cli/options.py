@@ -1,20 +1,60 @@
 """What all verbs share: the application, how errors are printed, the options that several take, and tables."""
 
-import functools
+import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
-from typing import Annotated, Any, ParamSpec, TypeVar
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 from pwoa import __version__
-from pwoa.errors import InputError, ProcessDied
+from pwoa.errors import ProcessDied, explain, one_line, printable
 
-P = ParamSpec("P")
-T = TypeVar("T")
+
+class Verbs(TyperGroup):
+    """The one place where an exception becomes one line and an exit code.
+
+    2 for what bad input or the machine causes, 1 if another process of the run died, 130 after Ctrl-C. What nobody
+    foresaw is a bug, and stays a traceback.
+    """
+
+    def main(self, *args: Any, standalone_mode: bool = True, **kwargs: Any) -> Any:
+        """Run the command line; it ends with SystemExit, unless standalone_mode is off."""
+        if not standalone_mode:
+            return super().main(*args, standalone_mode=False, **kwargs)
+        try:
+            code = super().main(*args, standalone_mode=False, **kwargs)
+            sys.stdout.flush()  # a full disk is found here, not while Python ends
+        except KeyboardInterrupt:  # a second Ctrl-C, while the first was answered
+            code = 130
+        except Exception as error:
+            code = _answer(error)
+        sys.exit(code)
+
+
+def _answer(error: Exception) -> int:
+    """Print the line that explains an error, and return the exit code; a bug is raised again."""
+    if type(error).__name__ == "NoArgsIsHelpError":
+        error.show()  # type: ignore[attr-defined]
+        return 2
+    usage = getattr(error, "format_message", None)  # of the parser of command lines
+    line = one_line(" ".join(usage().split())) if usage else explain(error)
+    if line is None:
+        raise error
+    with suppress(OSError):
+        print(f"error: {line}", file=sys.stderr)
+    try:
+        sys.stdout.flush()
+    except OSError:  # let it go, for Python tries again when it ends
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return 1 if isinstance(error, ProcessDied) else 2
+
 
 app = typer.Typer(
+    cls=Verbs,
     help="Prune adversarially robust networks without adversarial examples.",
     no_args_is_help=True,
     add_completion=False,
@@ -50,30 +90,6 @@ StdOption = Annotated[str | None, typer.Option("--std", help="What goes with --m
 DeviceOption = Annotated[str, typer.Option("--device", help="auto, cpu, cuda, cuda:1, …")]
 
 
-def friendly(verb: Callable[P, T]) -> Callable[P, T]:
-    """Print a user's mistake, or a path that the system refuses, as one line; exit code 2, and 130 after Ctrl-C."""
-
-    @functools.wraps(verb)
-    def wrapped(*args: P.args, **kwargs: P.kwargs) -> T:
-        try:
-            return verb(*args, **kwargs)
-        except InputError as error:
-            print(f"error: {error}", file=sys.stderr)
-            raise typer.Exit(2) from None
-        except OSError as error:
-            if error.filename is None:
-                raise
-            print(f"error: cannot use {error.filename}: {error.strerror}", file=sys.stderr)
-            raise typer.Exit(2) from None
-        except ProcessDied as error:
-            print(f"error: {error}", file=sys.stderr)
-            raise typer.Exit(1) from None
-        except KeyboardInterrupt:
-            raise typer.Exit(130) from None
-
-    return wrapped
-
-
 def _version(wanted: bool) -> None:
     if wanted:
         print(f"pwoa {__version__}")
@@ -96,19 +112,41 @@ def given(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def console() -> Any:
-    """Return a console for tables."""
+    """Return a console that prints what it is given as it is: brackets and colons are no commands."""
     from rich.console import Console
 
-    return Console(highlight=False)
+    return Console(highlight=False, markup=False, emoji=False)
 
 
-def print_table(table: Any) -> None:
-    """Print a table after an empty line."""
-    print()
-    console().print(table)
+def say(text: str) -> None:
+    """Print lines for a person; nothing in them can steer the terminal."""
+    print(printable(text, "\n"))
+
+
+class _Printable:
+    """A table whose cells cannot steer the terminal."""
+
+    def __init__(self, table: Any) -> None:
+        self._table = table
+
+    def __rich_console__(self, console: Any, options: Any) -> Iterator[Any]:
+        for segment in console.render(self._table, options):
+            yield segment if segment.control else segment._replace(text=printable(segment.text, "\n"))
+
+
+def print_table(table: Any, gap: bool = True) -> None:
+    """Print a table, after an empty line unless there is to be no gap."""
+    if gap:
+        print()
+    console().print(_Printable(table))
 
 
 def print_warnings(warnings: Mapping[str, str] | list[tuple[str, str]]) -> None:
     """Print what checks found, as (check, message)."""
     for check, message in warnings.items() if isinstance(warnings, Mapping) else warnings:
-        console().print(f"warning ({check}): {message}", style="yellow", markup=False, soft_wrap=True)
+        print_warning(f"warning ({check}): {message}")
+
+
+def print_warning(text: str) -> None:
+    """Print something to beware of, in one line."""
+    console().print(one_line(text), style="yellow", soft_wrap=True)

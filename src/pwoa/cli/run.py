@@ -19,16 +19,14 @@ from pwoa.cli.options import (
     RecipeOption,
     SetOption,
     StdOption,
-    console,
-    friendly,
     given,
     print_table,
     print_warnings,
+    say,
 )
-from pwoa.errors import InputError, counted
+from pwoa.errors import InputError, counted, one_line
 
 
-@friendly
 def prune(
     recipe: RecipeOption = None,
     method: Annotated[
@@ -85,10 +83,9 @@ def prune(
     rows = {"teacher": summary["teacher"], f"pruned {summary['rate']:.4g}×": summary["pruned"]}
     _print_result(rows, summary, recorded_recipe(result.folder).threat)
     _print_sparsity(summary)
-    print(f"run folder: {result.folder}")
+    say(f"run folder: {result.folder}")
 
 
-@friendly
 def pretrain(
     recipe: Annotated[
         str | None,
@@ -141,12 +138,11 @@ def pretrain(
         _leave_to_the_first()
     plan = recorded_recipe(result.folder)
     _print_result({plan.method: summary["accuracy"]}, summary, plan.threat)
-    print(f"run folder: {result.folder}")
+    say(f"run folder: {result.folder}")
     factory = ["--arch", plan.teacher.architecture] if ":" in plan.teacher.architecture else []
-    print(f"prune it: {shlex.join(['pwoa', 'prune', '--checkpoint', str(result.folder), *factory])}")
+    say(f"prune it: {shlex.join(['pwoa', 'prune', '--checkpoint', str(result.folder), *factory])}")
 
 
-@friendly
 def sweep(
     grid: Annotated[Path, typer.Argument(help="A TOML file: recipe, and the tables set and grid.")],
     out: Annotated[Path, typer.Option("--out", help="The folder of the sweep's runs; the same again goes on.")],
@@ -181,13 +177,13 @@ def sweep(
     )
     if result.rows:
         print_table(text_table(result.table, "Accuracy in %, mean ± standard deviation over seeds"))
-        print(f"rows: {out / library.ROWS}")
+        say(f"rows: {out / library.ROWS}")
     if result.failed:
-        print(f"error: {len(result.failed)} of the runs failed; see the .log files in {out}", file=sys.stderr)
+        failed = f"{len(result.failed)} of the runs failed; see the .log files in {out}"
+        print(f"error: {one_line(failed)}", file=sys.stderr)
         raise typer.Exit(1)
 
 
-@friendly
 def demo(
     out: Annotated[Path, typer.Option("--out", help="The folder of the demo's runs.")] = Path("runs/demo"),
 ) -> None:
@@ -213,10 +209,10 @@ def demo(
     print(f"Of the teacher's accuracy under PGD-20, PwoA keeps {ours:.0f} %, naive pruning {naive:.0f} %.")
     try:
         accuracy_bars(rows, title, out / "robustness.png")
-        print(f"plot: {out / 'robustness.png'}")
+        say(f"plot: {out / 'robustness.png'}")
     except InputError as error:
-        print(error)
-    print(f"run folder: {out}  ({result['seconds']:.0f} s)")
+        say(str(error))
+    say(f"run folder: {out}  ({result['seconds']:.0f} s)")
 
 
 def _leave_to_the_first() -> NoReturn:
@@ -247,4 +243,4 @@ def _print_sparsity(summary: Mapping[str, Any]) -> None:
         rows.append({"layer": "all parameters", **overall})
     for row in rows:
         table.add_row(row["layer"], f"{row['total']:,}", f"{row['kept']:,}", f"{row['rate']:.4g}×")
-    console().print(table)
+    print_table(table, gap=False)

@@ -5,10 +5,9 @@ from typing import Annotated
 
 import typer
 
-from pwoa.cli.options import friendly
+from pwoa.cli.options import say
 
 
-@friendly
 def push(
     run: Annotated[Path, typer.Argument(help="A finished run, or a folder that pwoa card --out wrote.")],
     repo: Annotated[str, typer.Option(help="owner/name on the Hugging Face hub; made if it is not there.")],
@@ -21,10 +20,9 @@ def push(
     """
     from pwoa.share.publish import push_to_hub
 
-    print(push_to_hub(run, repo, private=private, revision=revision))
+    say(push_to_hub(run, repo, private=private, revision=revision))
 
 
-@friendly
 def card(
     run: Annotated[Path, typer.Argument(help="A finished run.")],
     out: Annotated[Path | None, typer.Option("--out", help="Write a folder with model and card instead.")] = None,
@@ -36,6 +34,6 @@ def card(
     from pwoa.share.publish import card_of, save_pretrained
 
     if out is None:
-        print(card_of(run), end="")
+        say(card_of(run).removesuffix("\n"))
     else:
-        print(f"model folder: {save_pretrained(run, out)}")
+        say(f"model folder: {save_pretrained(run, out)}")

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from pwoa.cli.options import console, friendly
+from pwoa.cli.options import print_table, print_warning, say
 from pwoa.errors import InputError
 
 data_app = typer.Typer(help="Data sets: what is here, and get one.", no_args_is_help=True)
@@ -13,7 +13,6 @@ models_app = typer.Typer(help="Architectures that are known, and what is in a ch
 
 
 @data_app.command("list")
-@friendly
 def data_list() -> None:
     """Return the known data sets, and where they are."""
     from rich.table import Table
@@ -27,11 +26,10 @@ def data_list() -> None:
         where = "embedded" if row.embedded else str(row.where or "not here: pwoa data get " + row.name)
         shape = "×".join(map(str, row.shape))
         table.add_row(row.name, shape, f"{row.train:,}", f"{row.test:,}", str(row.classes), where)
-    console().print(table)
+    print_table(table, gap=False)
 
 
 @data_app.command("get")
-@friendly
 def data_get(name: Annotated[str, typer.Argument(help="mnist, fashion-mnist, cifar10 or cifar100")]) -> None:
     """Download a data set into the cache, verified; a broken download goes on where it stopped."""
     from pwoa.data.store import get
@@ -40,10 +38,9 @@ def data_get(name: Annotated[str, typer.Argument(help="mnist, fashion-mnist, cif
     progress = ConsoleProgress()
     where = get(name, progress.reach)
     progress.close()
-    print(f"{name}: {where}")
+    say(f"{name}: {where}")
 
 
-@friendly
 def recipe(
     name: Annotated[str | None, typer.Argument(help="A preset or a TOML file; without it, the presets.")] = None,
 ) -> None:
@@ -53,11 +50,10 @@ def recipe(
     """
     from pwoa.recipe import load_recipe, presets, to_toml
 
-    print("\n".join(presets()) if name is None else to_toml(load_recipe(name), explained=True).strip())
+    say("\n".join(presets()) if name is None else to_toml(load_recipe(name), explained=True).strip())
 
 
 @models_app.command("list")
-@friendly
 def models_list() -> None:
     """Return the known architectures: their parameters, and at how many points hidden activations are taken."""
     from rich.table import Table
@@ -69,11 +65,10 @@ def models_list() -> None:
         table.add_column(column, justify="left" if column == "name" else "right")
     for name, parameters, points in described():
         table.add_row(name, f"{parameters:,}", str(points))
-    console().print(table)
+    print_table(table, gap=False)
 
 
 @models_app.command("inspect")
-@friendly
 def models_inspect(
     file: Annotated[
         str,
@@ -95,7 +90,6 @@ def models_inspect(
 
     Example: [bold]pwoa models inspect weights.pt --skeleton mynet.py[/bold]
     """
-    from rich.markup import escape
     from rich.table import Table
 
     from pwoa.report.inspection import inspect
@@ -105,15 +99,15 @@ def models_inspect(
     table.add_column(no_wrap=True)
     table.add_column(overflow="fold")
     for name, value in shown.rows:
-        table.add_row(name, escape(value))
-    console().print(table)
+        table.add_row(name, value)
+    print_table(table, gap=False)
     if shown.tensors:
         tensors = Table("tensor", "shape", "dtype")
         for tensor in shown.tensors:
-            tensors.add_row(escape(tensor.name), "×".join(map(str, tensor.shape)) or "a number", tensor.dtype)
-        console().print(tensors)
+            tensors.add_row(tensor.name, "×".join(map(str, tensor.shape)) or "a number", tensor.dtype)
+        print_table(tensors, gap=False)
     for warning in shown.warnings:
-        console().print(f"warning: {warning}", style="yellow", markup=False, soft_wrap=True)
+        print_warning(f"warning: {warning}")
     if skeleton is not None:
         if not shown.skeleton:
             raise InputError(f"{file} is no checkpoint file, from which a skeleton is made; leave out --skeleton")
@@ -122,4 +116,4 @@ def models_inspect(
                 source.write(shown.skeleton)
         except FileExistsError:
             raise InputError(f"{skeleton} exists; give --skeleton the name of a new file") from None
-        print(f"write the forward pass of Net in {skeleton}, then use it as --arch {skeleton}:Net")
+        say(f"write the forward pass of Net in {skeleton}, then use it as --arch {skeleton}:Net")

@@ -2,33 +2,40 @@
 
 evaluation.json       what is measured: fingerprints of model and data, attacks, threat, …
 progress.safetensors  while it runs: all verdicts so far, and the state of the attack in progress
+                      (it says of which evaluation it is, and has a checksum)
 verdicts.safetensors  which images are right under which attack
 result.json           accuracies, intervals, warnings, in the words RobustBench has for them
 """
 
 import dataclasses
+import hashlib
 import json
+import math
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
+from safetensors import safe_open
 from safetensors.torch import save as to_bytes
 from torch import Tensor
 
-from pwoa.attacks.autoattack import State
+from pwoa.attacks.autoattack import ROBUST, State
+from pwoa.attacks.registry import NATURAL, find_attack
 from pwoa.errors import InputError, first_line
 from pwoa.evaluation.checks import Finding
 from pwoa.evaluation.robustness import Measurement
 from pwoa.evaluation.scores import FILE, Scores, load_verdicts, save_verdicts
-from pwoa.storage.folder import RESULT, Folder, replacing
+from pwoa.storage.folder import RESULT, Folder, replacing, unsealed
+from pwoa.storage.reading import parse_json, read_json
 from pwoa.threat import Threat
 
 ASKED = "evaluation.json"
 PROGRESS = "progress.safetensors"
 SAVE_SECONDS = 15.0
+_OF_VERDICTS = ("model", "data", "images", "threat", "seed")
+"""What the file of verdicts says of the evaluation it is of."""
 OF_MODEL, OF_TEACHER = Path("evaluation") / "model", Path("evaluation") / "teacher"
 """Where a run keeps the evaluations of its model and of its teacher."""
 
@@ -38,6 +45,7 @@ class EvaluationFolder(Folder):
 
     kind = "evaluation"
     marks = (ASKED,)
+    passing = (PROGRESS,)
 
     def __init__(self, path: str | Path, asked: Mapping[str, Any]) -> None:
         super().__init__(path)
@@ -54,10 +62,10 @@ class EvaluationFolder(Folder):
     def _known(self) -> dict[str, Any]:
         file = self.path / ASKED
         try:
-            known = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
-        except ValueError:  # a file of the same name that is not ours
+            known = read_json(file) if file.is_file() else {}
+        except InputError:  # a file of the same name that is not ours
             known = {}
-        return known if isinstance(known, dict) else {}
+        return unsealed(known, str(file)) if isinstance(known, dict) and known else {}
 
     def begin(self) -> None:
         """Create the folder, and write down what is measured."""
@@ -68,39 +76,62 @@ class EvaluationFolder(Folder):
         """Keep how far it has come, if the last time was a while ago."""
         if time.monotonic() - self._saved >= SAVE_SECONDS:
             tensors, about = _packed(measurements)
+            text, which = json.dumps(about), self._which()
+            metadata = {"measurements": text, "evaluation": which, "sha256": _digest(tensors, text, which)}
             with replacing(self.path / PROGRESS) as file:
-                file.write(to_bytes(tensors, {"measurements": json.dumps(about)}))
+                file.write(to_bytes(tensors, metadata))
             self._saved = time.monotonic()
 
-    def resume(self, device: torch.device) -> list[Measurement]:
-        """Return the measurements so far, finished or not; none if there is nothing to go on from."""
+    def _which(self) -> str:
+        """Hash what tells this evaluation from others, the fingerprint of its model among it."""
+        return hashlib.sha256(json.dumps(self.asked, sort_keys=True).encode()).hexdigest()
+
+    def resume(self, device: torch.device, classes: int) -> list[Measurement]:
+        """Return the measurements so far, finished or not; none if there is nothing to go on from.
+
+        Progress of another evaluation, or that cannot be, is an error: it would end as a wrong accuracy.
+        """
         path = self.path / PROGRESS
         if not path.is_file():
             return []
         try:
             with safe_open(path, framework="pt") as file:
-                about = json.loads(file.metadata()["measurements"])
+                metadata = file.metadata() or {}
                 names = file.keys()
                 tensors = {name: file.get_tensor(name) for name in names}
-            return _unpacked(tensors, about, device)
-        except (SafetensorError, KeyError, TypeError, ValueError) as error:
+            text, which = metadata["measurements"], metadata.get("evaluation", "")
+            if which != self._which():
+                raise ValueError("it is of another evaluation")
+            if metadata.get("sha256") != _digest(tensors, text, which):
+                raise ValueError("its checksum is wrong")
+            measurements = _unpacked(tensors, parse_json(text, "it"), device)
+            radius = self.asked["threat"]["radius"]
+            radii = [radius, *(other for other in self.asked["radii"] if other != radius)]
+            if len(measurements) > len(radii):
+                raise ValueError(f"it has {len(measurements)} radii, not {len(radii)}")
+            for measured, at in zip(measurements, radii, strict=False):
+                _check_possible(measured, self.asked, self.asked["attacks"] if at else [NATURAL], classes)
+            return measurements
+        except Exception as error:  # a damaged file can hold anything
             raise InputError(f"{path} is damaged ({first_line(error)}); delete it to begin anew") from None
 
     def finish(self, scores: Scores, result: Mapping[str, Any]) -> None:
         """Write verdicts and result, and drop the progress: the evaluation is done."""
-        about = {key: self.asked[key] for key in ("model", "data", "images", "threat", "seed")}
-        save_verdicts(self.path / FILE, verdicts_of(scores), about)
+        save_verdicts(self.path / FILE, verdicts_of(scores), {key: self.asked[key] for key in _OF_VERDICTS})
         self.write_json(RESULT, result)
-        for name in (PROGRESS, f".{PROGRESS}.part"):  # the second is of a process killed while it saved
-            (self.path / name).unlink(missing_ok=True)
+        self.tidy()
 
     def read(self) -> Scores:
-        """Return the scores of a finished evaluation."""
-        right, _ = load_verdicts(self.path / FILE)
+        """Return the scores of a finished evaluation; verdicts or a result of another one are refused."""
+        right, about = load_verdicts(self.path / FILE)
+        if about != {key: self.asked[key] for key in _OF_VERDICTS}:
+            raise InputError(f"{self.path / FILE} is of another evaluation; choose another folder")
+        result = self.read_json(RESULT)
+        if any(key in result and result[key] != self.asked[key] for key in _OF_VERDICTS):
+            raise InputError(f"{self.path / RESULT} is of another evaluation; choose another folder")
         try:
-            result = json.loads((self.path / RESULT).read_text(encoding="utf-8"))
             return _scores_from(right, result, Threat(**self.asked["threat"]))
-        except (KeyError, TypeError, ValueError) as error:
+        except (AttributeError, LookupError, TypeError, ValueError, OverflowError) as error:
             raise InputError(f"{self.path / RESULT} is damaged ({first_line(error)}); choose another folder") from None
 
 
@@ -139,6 +170,8 @@ def _scores_from(named: Mapping[str, Tensor], result: Mapping[str, Any], threat:
 def _point_from(named: Mapping[str, Tensor], rows: Sequence[Mapping[str, Any]], threat: Threat) -> Scores:
     """Return the scores at one radius, from the verdicts there and the rows of the result."""
     right = {name: value for name, value in named.items() if ":" not in name}
+    if {row["attack"]: row["right"] for row in rows} != {name: int(value.sum()) for name, value in named.items()}:
+        raise ValueError("its counts are not those of the verdicts")
     after = {name.partition(":")[2]: value for name, value in named.items() if ":" in name}
     seconds = {row["attack"]: row["seconds"] for row in rows if row["seconds"] is not None}
     return Scores(threat, right, seconds, after)
@@ -174,3 +207,62 @@ def _unpacked(
         right, after = under(f"{number}/right/"), under(f"{number}/after/")
         found.append(Measurement(right, after, dict(entry["seconds"]), entry["done"], state))
     return found
+
+
+def _digest(tensors: Mapping[str, Tensor], text: str, which: str) -> str:
+    digest = hashlib.sha256(f"{which}\0{text}".encode())
+    for name, value in sorted(tensors.items()):
+        digest.update(f"\0{name}\0{value.dtype}\0{list(value.shape)}\0".encode())
+        digest.update(value.contiguous().view(-1).view(torch.uint8).numpy())
+    return digest.hexdigest()
+
+
+def _check_possible(measured: Measurement, asked: Mapping[str, Any], names: Sequence[str], classes: int) -> None:
+    """Raise ValueError for what no evaluation by the named attacks comes to: it would be taken for verdicts."""
+    images, batch = asked["images"], asked["batch"]
+    if not _is_reached(measured.done, images, batch):
+        raise ValueError(f"{measured.done} of {images} images are done")
+    attacks = {name: find_attack(name) for name in names}
+    for name, right in (*measured.right.items(), *measured.after.items()):
+        if right.dtype != torch.bool or right.shape != (images,):
+            raise ValueError(f"the verdicts of {name} are not those of {images} images")
+    short = {name for name, attack in attacks.items() if attack.short}
+    if not measured.right.keys() <= attacks.keys() or (measured.done and not short <= measured.right.keys()):
+        raise ValueError(f"its verdicts are of {', '.join(measured.right)}")
+    natural = measured.right.get(NATURAL, torch.zeros(images, dtype=torch.bool))
+    for name, right in measured.right.items():
+        if name in short and bool((right & ~natural).any() or right[measured.done :].any()):
+            raise ValueError(f"images are right under {name} that are not right naturally, or were not tried")
+    if not all(math.isfinite(value) and value >= 0 for value in measured.seconds.values()):
+        raise ValueError("its seconds are no times")
+    left = [name for name, attack in attacks.items() if not attack.short and name not in measured.right]
+    if measured.ensemble is not None:
+        if measured.done < images or not left:
+            raise ValueError("an attack is in progress whose turn it is not")
+        _check_state(measured.ensemble, (NATURAL, *find_attack(left[0]).parts), images, batch, classes)
+
+
+def _check_state(state: State, names: Sequence[str], images: int, batch: int, classes: int) -> None:
+    """Raise ValueError for a state that AutoAttack with these attacks does not come to."""
+    broken, left = state.broken_by, state.left
+    if broken.shape != (images,) or len(state.best) != images or {broken.dtype, left.dtype} != {torch.int64}:
+        raise ValueError(f"its tensors are not those of {images} images")
+    if not (0 <= state.attack < len(names) and _is_reached(state.done, len(left), batch)):
+        raise ValueError("it counts beyond what there is")
+    if not 0 <= state.round < len(find_attack(names[state.attack]).rounds_for(classes)):
+        raise ValueError(f"it is in round {state.round} of {names[state.attack]}")
+    if bool((broken < ROBUST).any() or (broken > state.attack).any()):
+        raise ValueError("images are broken by attacks that have not run")
+    whole = torch.arange(images, device=left.device)
+    if not torch.equal(left, whole[torch.isin(whole, left)]):
+        raise ValueError("images are left that are none")
+    unbroken = whole[broken == ROBUST]
+    if not bool(torch.isin(unbroken, left).all() and (broken[left[state.done :]] == ROBUST).all()):
+        raise ValueError("images are unbroken that were not tried")
+    if state.best.dtype != torch.float32 or not bool(((state.best >= 0) & (state.best <= 1)).all()):
+        raise ValueError("its images are none")
+
+
+def _is_reached(done: Any, total: int, batch: int) -> bool:
+    """Tell whether so many images can be done of all, batch by batch."""
+    return type(done) is int and 0 <= done <= total and (done % batch == 0 or done == total)

@@ -192,11 +192,12 @@ def measure(
     place = None if folder is None else EvaluationFolder(folder, asked)
     if place is not None and place.finished:
         progress.say(f"{place.path} is finished, nothing is left to do")
+        place.tidy_finished()
         return place.read()
     with nullcontext() if place is None else place.held():
         measurements: list[Measurement] = []
         if place is not None:
-            measurements = place.resume(subject.device)
+            measurements = place.resume(subject.device, subject.data.classes)
             if measurements:
                 progress.say(f"resuming {place.path}")
             place.begin()

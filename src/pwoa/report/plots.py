@@ -7,6 +7,7 @@ from typing import Any
 
 from pwoa.attacks.registry import attack_label
 from pwoa.errors import InputError
+from pwoa.storage.folder import replacing
 from pwoa.threat import norm_label
 
 _COLOURS = ("#4c72b0", "#c44e52", "#55a868", "#8172b3", "#dd8452", "#64b5cd", "#937860", "#8c8c8c")
@@ -27,7 +28,7 @@ def accuracy_bars(rows: Mapping[str, Mapping[str, float]], title: str, path: str
     axes.set_xticks(range(len(attacks)), [attack_label(attack) for attack in attacks])
     axes.set_ylim(0, 108)
     figure.legend(loc="outside lower center", ncols=len(rows), frameon=False)
-    figure.savefig(path, dpi=144)
+    _save(figure, Path(path))
 
 
 def security_curve(
@@ -62,7 +63,13 @@ def security_curve(
     axes.grid(axis="y", color="#e5e5e5", linewidth=0.8)
     axes.set_axisbelow(True)
     figure.legend(loc="outside lower center", ncols=min(len(curves), 6), frameon=False)
-    figure.savefig(path, dpi=144)
+    _save(figure, Path(path))
+
+
+def _save(figure: Any, path: Path) -> None:
+    """Write a figure, as a whole, in the format that its name ends with."""
+    with replacing(path) as file:
+        figure.savefig(file, dpi=144, format=path.suffix.removeprefix(".") or "png")
 
 
 def _figure(title: str, panels: int = 1, what: str = "accuracy, %") -> tuple[Any, list[Any]]:

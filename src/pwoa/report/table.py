@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from rich.markup import escape
 from rich.table import Table
 
 from pwoa.attacks.registry import attack_label
@@ -72,7 +71,7 @@ def text_table(rows: Mapping[str, Mapping[str, str]], title: str = "") -> Table:
     columns = [name for name in next(iter(rows.values())) if any(row[name] for row in rows.values())]
     table = _table(title, [attack_label(column) for column in columns])
     for name, cells in rows.items():
-        table.add_row(escape(name), *(cells[column] for column in columns))
+        table.add_row(name, *(cells[column] for column in columns))
     return table
 
 
@@ -95,7 +94,7 @@ def evaluation_table(rows: Sequence[Row], title: str = "") -> Table:
 def comparison_table(comparison: Comparison) -> Table:
     """Return a table with a row for each attack: A, B, the difference with its 95 % interval, and McNemar's p."""
     title = f"A: {comparison.a}\nB: {comparison.b}\nAccuracy in % on the same {counted(comparison.images, 'image')}"
-    table = _table(escape(title), ("A", "B", "B − A", "95 % interval", "only\nA", "only\nB", "p"), first="attack")
+    table = _table(title, ("A", "B", "B − A", "95 % interval", "only\nA", "only\nB", "p"), first="attack")
     for row in comparison.rows:
         low, high = row.interval
         table.add_row(
@@ -108,7 +107,7 @@ def comparison_table(comparison: Comparison) -> Table:
             str(row.only_b),
             f"{row.p_value:.3f}" if row.p_value >= 0.001 else "<0.001",
         )
-    table.caption = escape("\n".join(comparison.notes)) or None
+    table.caption = "\n".join(comparison.notes) or None
     table.columns[0].overflow = "fold"
     for column in table.columns[1:]:
         column.no_wrap = True

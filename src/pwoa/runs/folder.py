@@ -32,7 +32,7 @@ from pwoa.methods import find_method
 from pwoa.models.checkpoints.folder import to_safetensors
 from pwoa.recipe import RECIPE, Recipe, flat, recorded_recipe, to_toml
 from pwoa.recipe.sections import INCIDENTAL
-from pwoa.storage.folder import RESULT, Folder, naming, replacing
+from pwoa.storage.folder import RESULT, Folder, appending, naming, replacing
 from pwoa.storage.reading import TEXT_LIMIT, open_file, read_bytes
 
 _TEACHER, _METRICS, _STATE = "teacher.json", "metrics.jsonl", Path("checkpoint") / "state.pt"
@@ -73,6 +73,7 @@ class Run(Folder):
 
     kind = "run"
     marks = (_TEACHER, RECIPE)
+    passing = (_STATE.parent.name,)
 
     @classmethod
     def choose(cls, folder: str | Path | None, recipe: Recipe, identity: Mapping[str, str]) -> Run:
@@ -114,8 +115,8 @@ class Run(Folder):
 
     def log(self, line: Mapping[str, Any]) -> None:
         """Append a line to metrics.jsonl."""
-        with naming(self.path), (self.path / _METRICS).open("a", encoding="utf-8") as file:
-            file.write(json.dumps(line) + "\n")
+        with naming(self.path), appending(self.path / _METRICS) as file:
+            file.write(json.dumps(line).encode() + b"\n")
 
     def metrics(self) -> list[dict[str, Any]]:
         """Return the lines of metrics.jsonl."""
@@ -199,4 +200,4 @@ class Run(Folder):
     def finish(self, result: Mapping[str, Any]) -> None:
         """Write result.json and drop the checkpoint: the run is done."""
         self.write_json(RESULT, result)
-        shutil.rmtree((self.path / _STATE).parent, ignore_errors=True)
+        self.tidy()

@@ -114,6 +114,8 @@ def finished_result(run: Run, network: nn.Module, processes: Processes, progress
     """Return the result of a run that is finished, with its weights in the network; None if it is not."""
     if not processes.by_first(lambda: run.finished):
         return None
+    if processes.first:
+        run.tidy_finished()
     progress.say(f"{run.path} is finished, nothing is left to do")
     return Result(load_model(run.path, architecture=network), run.path, run.result(), run.metrics())
 

@@ -1,14 +1,18 @@
 """Files and folders: written as a whole or not at all, read back checked, and one process at a time in a folder."""
 
 import errno
+import hashlib
 import json
 import os
+import re
+import shutil
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any, ClassVar
 
-from pwoa.errors import InputError, Terminated, first_line
+from pwoa.errors import InputError, Terminated
+from pwoa.storage.reading import TEXT_LIMIT, parse_json, read_bytes
 
 try:
     import fcntl
@@ -17,6 +21,12 @@ except ImportError:  # not on Windows
 
 LOCK = ".lock"
 RESULT = "result.json"
+_PART = re.compile(r"\.([0-9a-f]{16}|[\w-]+\.(toml|jsonl?|pt|safetensors))\.part")
+"""A file that is being written, or that a killed process left: `.RANDOM.part`, up to version 0.3 `.NAME.part`."""
+_NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL
+_APPEND = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+_PLAIN = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
+"""A symbolic link in a folder that somebody sent could lead anywhere, so that none is followed when writing."""
 
 
 @contextmanager
@@ -25,10 +35,10 @@ def replacing(path: Path) -> Iterator[IO[bytes]]:
 
     Example: `with replacing(Path("rows.json")) as file: file.write(b"[]")`.
     """
-    temporary = path.with_name(f".{path.name}.part")
+    temporary = path.with_name(f".{os.urandom(8).hex()}.part")
     with naming(path.parent):
         try:
-            with temporary.open("wb") as file:
+            with os.fdopen(os.open(temporary, _NEW | _PLAIN, 0o666), "wb") as file:
                 yield file
                 file.flush()
                 os.fsync(file.fileno())
@@ -42,19 +52,58 @@ def replacing(path: Path) -> Iterator[IO[bytes]]:
             raise
 
 
+def appending(path: Path) -> IO[bytes]:
+    """Open a plain file to add to its end; a symbolic link is refused. Example: `with appending(Path("a.log")): …`."""
+    with naming(path.parent):
+        return os.fdopen(os.open(path, _APPEND | _PLAIN, 0o666), "ab")
+
+
+def remove_leftovers(folder: Path) -> None:
+    """Remove what processes that were killed while they wrote left in a folder; only who holds it may do so."""
+    with suppress(OSError):
+        for path in folder.iterdir():
+            if _PART.fullmatch(path.name) and not path.is_dir():
+                path.unlink()
+
+
 @contextmanager
 def naming(folder: Path) -> Iterator[None]:
     """Turn what the file system refuses to write into an error that names the folder and the way out."""
     try:
         yield
     except OSError as error:
-        reason = error.strerror or str(error)
+        loop = error.errno == errno.ELOOP
+        reason = "it has a symbolic link where a file is written" if loop else error.strerror or str(error)
         raise InputError(f"cannot write to {folder}: {reason}; free it or choose another folder") from None
 
 
 def to_json(value: Any) -> str:
     """Write JSON for people to read."""
     return json.dumps(value, indent=2, ensure_ascii=False) + "\n"
+
+
+CHECKSUM = "checksum"
+"""The key in a JSON object of ours that holds the SHA-256 of all others."""
+
+
+def sealed(value: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a JSON object with its checksum."""
+    return {**value, CHECKSUM: _checksum(value)}
+
+
+def unsealed(value: Any, name: str) -> dict[str, Any]:
+    """Return a JSON object without its checksum, if it is right; one of before version 0.4 has none."""
+    if not isinstance(value, dict) or not value:
+        raise InputError(f"{name} is damaged (it is no JSON object that says anything)")
+    rest = {key: item for key, item in value.items() if key != CHECKSUM}
+    if CHECKSUM in value and value[CHECKSUM] != _checksum(rest):
+        raise InputError(f"{name} is damaged (its checksum is wrong)")
+    return rest
+
+
+def _checksum(value: Mapping[str, Any]) -> str:
+    plain = json.loads(json.dumps(value))  # as it is read back
+    return hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()
 
 
 def rows_text(rows: Iterable[Mapping[str, Any]]) -> str:
@@ -74,11 +123,12 @@ class Folder:
     """A folder that holds one thing of its kind, and that only one process works in. Opening it writes nothing.
 
     kind: what it holds, for messages. marks: the files that make it one, in the order in which they are written, so
-    that a folder with the last of them is complete.
+    that a folder with the last of them is complete. passing: what only one needs that is not finished.
     """
 
     kind: ClassVar[str]
     marks: ClassVar[tuple[str, ...]] = ()
+    passing: ClassVar[tuple[str, ...]] = ()
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
@@ -117,15 +167,40 @@ class Folder:
         parent = next(p for p in (self.path, *self.path.absolute().parents) if p.exists())
         if not os.access(parent, os.W_OK):
             raise InputError(f"cannot write to {parent}; choose another folder with --out (in Python: folder=)")
+        inside = self.path.iterdir() if self.path.is_dir() else ()
+        if links := sorted(path.name for path in inside if path.is_symlink()):
+            raise InputError(
+                f"{self.path} has a symbolic link in it ({links[0]}), through which nothing is written; "
+                "replace it by what it leads to, or choose another folder"
+            )
 
     def _is_blank(self) -> bool:
         """Tell whether there is nothing, or only what a process that was killed while it began leaves behind."""
-        leftovers = {LOCK, *self.marks[:-1], *(f".{name}.part" for name in self.marks)}
-        return self.path.is_dir() and {path.name for path in self.path.iterdir()} <= leftovers
+        if not self.path.is_dir():
+            return False
+        names = [path.name for path in self.path.iterdir()]
+        return all(name in (LOCK, *self.marks[:-1]) or _PART.fullmatch(name) for name in names)
 
     def held(self) -> AbstractContextManager[None]:
         """Keep every other process out while inside; it is refused in one line."""
         return held(self.path)
+
+    def tidy(self) -> None:
+        """Drop what a finished one does not need; also what a process left that was killed before it could."""
+        for path in (self.path / name for name in self.passing):
+            if path.is_dir():
+                shutil.rmtree(path, ignore_errors=True)  # which follows no symbolic link
+            else:
+                with suppress(OSError):
+                    path.unlink()
+
+    def tidy_finished(self) -> None:
+        """Drop what is left of a process that was killed just after it had finished, unless another one is at it."""
+        with suppress(OSError, InputError):
+            names = {path.name for path in self.path.iterdir()}
+            if names & {LOCK, *self.passing} or any(map(_PART.fullmatch, names)):
+                with self.held():
+                    self.tidy()
 
     def make(self) -> None:
         """Create the folder."""
@@ -134,27 +209,28 @@ class Folder:
 
     def write_text(self, name: str, text: str) -> None:
         """Write a file, atomically."""
+        try:
+            content = text.encode()
+        except UnicodeEncodeError:  # a name in bytes that are no text
+            raise InputError(f"cannot write {name}: a name in it is not valid Unicode; rename what it names") from None
         with replacing(self.path / name) as file:
-            file.write(text.encode())
+            file.write(content)
 
-    def write_json(self, name: str, value: Any) -> None:
-        """Write a JSON file, atomically."""
-        self.write_text(name, to_json(value))
+    def write_json(self, name: str, value: Mapping[str, Any]) -> None:
+        """Write a JSON object with its checksum, atomically."""
+        self.write_text(name, to_json(sealed(value)))
 
     def read_json(self, name: str) -> dict[str, Any]:
-        """Read a JSON object; anything else is an error that names the file."""
-        return self.parse((self.path / name).read_bytes(), name)
+        """Read a JSON object; anything else, or one that was changed, is an error that names the file."""
+        return self.parse(read_bytes(self.path / name, TEXT_LIMIT), name)
 
     def parse(self, text: bytes, name: str) -> dict[str, Any]:
         """Read a JSON object out of (a line of) the file of that name."""
+        where = str(self.path / name)
         try:
-            value = json.loads(text)
-            if not isinstance(value, dict) or not value:
-                raise ValueError(f"it says {value!r}")
-        except ValueError as error:
-            damage = f"{self.path / name} is damaged ({first_line(error)})"
-            raise InputError(f"{damage}; choose another folder for the {self.kind}") from None
-        return value
+            return unsealed(parse_json(text, where), where)
+        except InputError as error:
+            raise InputError(f"{error}; choose another folder for the {self.kind}") from None
 
 
 def differences_text(differences: Mapping[str, tuple[Any, Any]], most: int = 5) -> str:
@@ -181,6 +257,7 @@ def held(folder: Path, *, wait: bool = False) -> Iterator[None]:
     new = [path for path in (folder, *folder.parents) if not path.exists()]
     with naming(folder):
         file = _locked(folder, wait)
+    remove_leftovers(folder)
     try:
         yield
     finally:
@@ -195,10 +272,10 @@ def held(folder: Path, *, wait: bool = False) -> Iterator[None]:
 def _locked(folder: Path, wait: bool, tries: int = 100) -> IO[bytes]:
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        file = (folder / LOCK).open("wb")
+        file = os.fdopen(os.open(folder / LOCK, _APPEND | _PLAIN, 0o666), "ab")
         try:
             _lock(file, folder, wait)
-            if not os.path.samestat(os.fstat(file.fileno()), os.stat(folder / LOCK)):
+            if not os.path.samestat(os.fstat(file.fileno()), os.lstat(folder / LOCK)):
                 raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
         except BaseException:
             file.close()

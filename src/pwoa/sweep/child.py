@@ -11,7 +11,8 @@ from pathlib import Path
 from threading import Thread
 from typing import NoReturn
 
-from pwoa.errors import InputError, ProcessDied, Terminated, first_line
+from pwoa.errors import Terminated, explain, first_line, one_line
+from pwoa.progress import forgive_output
 from pwoa.storage.folder import replacing, to_json
 
 ENDED = 128 + signal.SIGTERM
@@ -38,9 +39,8 @@ def carry_out(recipe: Path, folder: Path) -> int:
     except (KeyboardInterrupt, Terminated):
         raise
     except Exception as error:
-        expected = isinstance(error, (InputError, ProcessDied))
-        reason = str(error) if expected else f"{type(error).__name__}: {first_line(error)}"
-        if not expected:
+        reason = explain(error) or one_line(f"{type(error).__name__}: {first_line(error)}")
+        if explain(error) is None:
             traceback.print_exc()
         print(f"error: {reason}", file=sys.stderr)
         with replacing(failure_file(folder)) as file:
@@ -64,6 +64,7 @@ def main() -> int:
     """Carry out the run that the command line names."""
     Thread(target=_end_with, args=(0,), daemon=True).start()
     signal.signal(signal.SIGTERM, _terminate)
+    forgive_output()
     try:
         return carry_out(Path(sys.argv[1]), Path(sys.argv[2]))
     except KeyboardInterrupt:

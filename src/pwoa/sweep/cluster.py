@@ -3,11 +3,13 @@
 import os
 import socket
 from collections.abc import Callable, Sequence
-from contextlib import redirect_stderr, redirect_stdout
+from contextlib import ExitStack, redirect_stderr, redirect_stdout
+from io import TextIOWrapper
 from pathlib import Path
 from typing import Any
 
 from pwoa.errors import InputError, first_line
+from pwoa.storage.folder import appending
 from pwoa.sweep.child import carry_out
 from pwoa.sweep.local import Task
 
@@ -51,7 +53,9 @@ def run_on_ray(
 def _on_node(recipe: str, folder: str, log: str, here: str) -> int:
     """On a node: carry out a run in this very process, which ends with its node; return the exit code."""
     os.chdir(here)
-    with Path(log).open("a", encoding="utf-8") as file, redirect_stdout(file), redirect_stderr(file):
+    with TextIOWrapper(appending(Path(log)), "utf-8", "backslashreplace") as file, ExitStack() as inside:
+        inside.enter_context(redirect_stdout(file))
+        inside.enter_context(redirect_stderr(file))
         return carry_out(Path(recipe), Path(folder))
 
 

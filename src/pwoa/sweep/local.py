@@ -16,6 +16,7 @@ from threading import Event, Timer, current_thread, main_thread
 import torch
 
 from pwoa.errors import Terminated, counted
+from pwoa.storage.folder import appending
 from pwoa.sweep.child import ENDED, failure_file
 
 PATIENCE = 10.0
@@ -59,7 +60,7 @@ def run_here(tasks: Sequence[Task], ended: Callable[[Task, str | None], None], j
 
     def once(task: Task, environment: dict[str, str]) -> int:
         command = [sys.executable, "-m", "pwoa.sweep.child", str(task.recipe), str(task.folder)]
-        with task.log.open("ab") as log:
+        with appending(task.log) as log:
             process = subprocess.Popen(
                 command,
                 env=os.environ | environment,
