@@ -95,8 +95,8 @@ def to_toml(recipe: Recipe, explained: bool = False) -> str:
 
     explained: with a comment on each setting, and every setting of the method's own section.
     """
-    if explained and (own := METHOD_SECTIONS.get(recipe.method)):
-        recipe = recipe.with_own(recipe.own_settings(own))
+    if explained and (kind := METHOD_SECTIONS.get(recipe.method)):
+        recipe = recipe.with_own(recipe.own_settings(kind))
     words = explain(recipe) if explained else {}
     lines: list[str] = []
     section = ""

@@ -300,8 +300,8 @@ def explain(recipe: Recipe) -> dict[str, str]:
             words |= {f"{section.name}.{f.name}": f.metadata.get("about", "") for f in dataclasses.fields(value)}
         else:
             words[section.name] = section.metadata.get("about", "")
-    own = METHOD_SECTIONS.get(recipe.method)
-    more = dataclasses.fields(own) if own else ()
+    kind = METHOD_SECTIONS.get(recipe.method)
+    more = dataclasses.fields(kind) if kind else ()
     return words | {f"{recipe.method}.{f.name}": f.metadata.get("about", "") for f in more}
 
 
