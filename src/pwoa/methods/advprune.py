@@ -23,7 +23,7 @@ class AdvPrune(Pwoa):
 
     def __init__(self, student: nn.Module, teacher: nn.Module, material: Material, recipe: Recipe) -> None:
         alone = dataclasses.replace(
-            recipe.objective, distillation=0.0, hsic_x=0.0, hsic_y=0.0, classification=1.0, balance="given"
+            recipe.objective, distillation=0.0, hsic_x=0.0, hsic_y=0.0, classification=1.0, hidden=0.0, balance="given"
         )
         super().__init__(student, teacher, material, dataclasses.replace(recipe, objective=alone))
 

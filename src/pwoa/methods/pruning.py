@@ -1,6 +1,6 @@
 """What methods of pruning share: mixed batches, the teacher's logits, and the stage that trains what masks keep."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -10,7 +10,7 @@ from torch.nn import functional as F
 from pwoa.attacks.gradient import pgd
 from pwoa.errors import InputError
 from pwoa.models.border import LogitModel, as_logits, under_attack
-from pwoa.models.inference import forward_copy
+from pwoa.models.inference import forward_copy, observed
 from pwoa.recipe.sections import Recipe
 from pwoa.sparsity.masks import Masks
 from pwoa.training.stage import Batch, Loss, Material, Stage
@@ -92,6 +92,24 @@ def teacher_logits(
     def ask(batch: Batch) -> Tensor:
         with torch.autocast(device.type, enabled=False):  # a fast copy has the precision it was made with
             return logits(batch.x)
+
+    return ask
+
+
+Asked = Callable[[Batch], tuple[Tensor, list[Tensor]]]
+"""(batch) → the teacher's logits, and its hidden activations where they are wanted."""
+
+
+def teacher_hidden(teacher: nn.Module, material: Material, points: Sequence[str], fast: bool = False) -> Asked:
+    """Return what asks the teacher about a batch, without a graph: for its logits and its hidden activations."""
+    device = material.images.pixels.device
+    example, _ = material.images.batch(material.validation[:CHUNK])
+    look = observed(teacher, example, points, material.classes, fast)
+
+    @torch.no_grad()
+    def ask(batch: Batch) -> tuple[Tensor, list[Tensor]]:
+        with torch.autocast(device.type, enabled=False):  # a fast copy has the precision it was made with
+            return look(batch.x)
 
     return ask
 

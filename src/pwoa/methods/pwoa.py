@@ -1,13 +1,16 @@
-"""PwoA: pruning without adversarial examples (Jian et al. 2022).
+"""PwoA: pruning without adversarial examples (Jian et al. 2022), and what goes beyond the paper.
 
 Two stages on natural examples. `search` minimises L = λ L_D + L_H (+ λ_ce L_CE) by ADMM under the sparsity
 constraint; `finetune` fixes the masks it found and goes on with L. With λ = λx = λy = 0 and λ_ce = 1 it is the
 naive pruning that the paper compares with.
+
+Beyond the paper, and off in its presets: the hidden layers are matched with the teacher's (`objective.hidden`), and
+the constraint tightens gradually (`search.start_rate`).
 """
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, ClassVar
 
 import torch
@@ -15,44 +18,48 @@ from torch import Tensor, nn
 
 from pwoa.errors import InputError
 from pwoa.methods.method import PruningMethod
-from pwoa.methods.pruning import MaskedStage, Mixer, teacher_logits
+from pwoa.methods.pruning import CHUNK, Asked, MaskedStage, Mixer, teacher_hidden, teacher_logits
 from pwoa.models.border import as_logits
 from pwoa.models.hidden import hidden_points, recording
-from pwoa.objectives.hsic import GROUP, bottleneck
-from pwoa.objectives.terms import classification, distillation
-from pwoa.recipe.sections import ObjectiveRecipe, Recipe, SearchRecipe
+from pwoa.objectives.hsic import bottleneck
+from pwoa.objectives.terms import classification, distillation, matching, mean_squares
+from pwoa.recipe.sections import ObjectiveRecipe, Recipe, SearchRecipe, TrainingRecipe
 from pwoa.sparsity import Admm, Constraint, Masks
 from pwoa.training.stage import Batch, Loss, Material, Stage
+
+TIGHTENING = 0.8
+"""The share of the search in which a constraint tightens that does so."""
 
 
 @dataclass(frozen=True)
 class Weights:
-    """λ, λx, λy and λ_ce."""
+    """λ, λx, λy and λ_ce, and the weight of matching hidden layers."""
 
     distillation: float
     hsic_x: float
     hsic_y: float
     classification: float
+    hidden: float = 0.0
 
 
 class Objective:
-    """λ L_D + λx Σ HSIC(X, Z_l) − λy Σ HSIC(Y, Z_l) + λ_ce L_CE; terms of weight 0 are not computed.
+    """λ L_D + λx Σ HSIC(X, Z_l) − λy Σ HSIC(Y, Z_l) + λ_ce L_CE, and the distance of the Z_l from the teacher's.
 
-    With λ = 0 no teacher is needed.
+    Terms of weight 0 are not computed; without distillation and hidden layers the teacher is not asked.
     """
 
     def __init__(
         self,
         student: nn.Module,
-        teacher: Callable[[Batch], Tensor] | None,
+        teacher: nn.Module,
         material: Material,
         recipe: ObjectiveRecipe,
-        group: int = GROUP,
+        training: TrainingRecipe,
         mixer: Callable[[Batch], Batch] = lambda batch: batch,
     ) -> None:
         self._mixer = mixer
-        self._group = group
-        self.weights = Weights(recipe.distillation, recipe.hsic_x, recipe.hsic_y, recipe.classification)
+        self._group = training.group
+        self.weights = Weights(recipe.distillation, recipe.hsic_x, recipe.hsic_y, recipe.classification, recipe.hidden)
         if not any(asdict(self.weights).values()):
             raise InputError("all weights of the objective are 0; there is nothing to minimise")
         self.balancing = recipe.balance == "auto"
@@ -60,17 +67,30 @@ class Objective:
             raise InputError("objective.balance = 'auto' needs the distillation term (objective.distillation > 0)")
         self._student = student
         self._logits = as_logits(student, material.classes)
-        self._teacher = teacher
         self._recipe = recipe
         self._points: tuple[str, ...] = ()
         self._hidden: dict[str, Tensor] = {}
-        if recipe.hsic_x or recipe.hsic_y:
+        if recipe.hsic_x or recipe.hsic_y or recipe.hidden:
             example, _ = material.images.batch(material.validation[:2])
             self._points = hidden_points(student, example, recipe.points)
             if not self._points:
                 raise InputError(
-                    "the model has no hidden layer to take HSIC of; set objective.hsic_x and objective.hsic_y to 0"
+                    "the model has no hidden layer to compare; set objective.hsic_x, objective.hsic_y and "
+                    "objective.hidden to 0"
                 )
+        self._ask = self._asking(teacher, material, fast=training.mode == "fast", moving=bool(training.mix))
+
+    def _asking(self, teacher: nn.Module, material: Material, *, fast: bool, moving: bool) -> Asked | None:
+        """Return what asks the teacher about a batch: for its logits, and for its hidden layers where they count."""
+        if self.weights.hidden:
+            look = teacher_hidden(teacher, material, self._points, fast=fast)
+            examples = Batch(*material.images.batch(material.validation[:CHUNK]), material.validation[:CHUNK])
+            self._scales = mean_squares(look(examples)[1], self._recipe.hidden_scale == "channel")
+            return look
+        if self.weights.distillation:
+            logits = teacher_logits(teacher, material, fast=fast, moving=moving)
+            return lambda batch: (logits(batch), [])
+        return None
 
     @contextmanager
     def watching(self) -> Iterator[None]:
@@ -87,11 +107,15 @@ class Objective:
         logits = self._logits(batch.x)
         parts: dict[str, Tensor] = {}
         total = logits.new_zeros((), dtype=torch.float32)
-        if weights.distillation and self._teacher:
-            parts["distillation"] = distillation(logits.float(), self._teacher(batch).float(), self._recipe.temperature)
+        goal, goals = self._ask(batch) if self._ask else (logits, [])
+        if weights.distillation:
+            parts["distillation"] = distillation(logits.float(), goal.float(), self._recipe.temperature)
             total = total + weights.distillation * parts["distillation"]
-        if self._points:
-            layers = [self._hidden.pop(point) for point in self._points]
+        layers = [self._hidden.pop(point) for point in self._points]
+        if weights.hidden:
+            parts["hidden"] = matching(layers, goals, self._scales)
+            total = total + weights.hidden * parts["hidden"]
+        if weights.hsic_x or weights.hsic_y:
             dependence = bottleneck(batch.x, batch.y, layers, self._recipe.hsic == "normalised", self._group)
             parts["hsic_x"], parts["hsic_y"] = dependence.x.sum(), dependence.y.sum()
             total = total + weights.hsic_x * parts["hsic_x"] - weights.hsic_y * parts["hsic_y"]
@@ -108,8 +132,8 @@ class Objective:
             raise InputError("objective.balance = 'auto': L_ADMM or L_D is 0 after the first epoch; give λ yourself")
         regulariser = abs(old.hsic_x * parts.get("hsic_x", 0) - old.hsic_y * parts.get("hsic_y", 0))
         factor = scaled / 10 / regulariser if regulariser else 1.0
-        self.weights = Weights(
-            scaled / parts["distillation"], old.hsic_x * factor, old.hsic_y * factor, old.classification
+        self.weights = replace(
+            old, distillation=scaled / parts["distillation"], hsic_x=old.hsic_x * factor, hsic_y=old.hsic_y * factor
         )
 
 
@@ -122,16 +146,10 @@ class Pwoa(PruningMethod):
     def __init__(self, student: nn.Module, teacher: nn.Module, material: Material, recipe: Recipe) -> None:
         super().__init__(student, teacher, material, recipe)
         constraint = Constraint.of(student, recipe.sparsity)
-        search = recipe.search
-        teacher_says = None
-        if recipe.objective.distillation:
-            fast = recipe.training.mode == "fast"
-            teacher_says = teacher_logits(teacher, material, fast=fast, moving=not self.example_free)
         mixer = Mixer(student, material, recipe)
-        objective = Objective(student, teacher_says, material, recipe.objective, recipe.training.group, mixer)
-        admm = Admm(constraint, search.rho, search.rho_growth, search.rho_limit)
+        objective = Objective(student, teacher, material, recipe.objective, recipe.training, mixer)
         finetune = Finetune(objective, Masks(constraint), recipe.finetune.epochs, recipe.finetune.learning_rate)
-        self.stages = [Search(objective, admm, search), finetune]
+        self.stages = [Search(objective, constraint, recipe.search), finetune]
 
 
 class Search(Stage):
@@ -139,19 +157,25 @@ class Search(Stage):
 
     name = "search"
 
-    def __init__(self, objective: Objective, admm: Admm, recipe: SearchRecipe) -> None:
+    def __init__(self, objective: Objective, constraint: Constraint, recipe: SearchRecipe) -> None:
         self.epochs = recipe.epochs
         self.learning_rate = recipe.learning_rate
         self._objective = objective
-        self._admm = admm
-        self._interval = recipe.interval
+        self._constraint = constraint
+        self._recipe = recipe
+        self._admm = Admm(self._constraint_at(0), recipe.rho, recipe.rho_growth, recipe.rho_limit)
+
+    def _constraint_at(self, epoch: int) -> Constraint:
+        """Return the constraint of an epoch: the whole one, or a part of it where it tightens gradually."""
+        start, tightening = self._recipe.start_rate, TIGHTENING * self.epochs
+        return self._constraint.on_the_way(start, epoch / tightening) if start else self._constraint
 
     def running(self) -> AbstractContextManager[None]:
         return self._objective.watching()
 
     def before_epoch(self, epoch: int) -> None:
-        if epoch and epoch % self._interval == 0:
-            self._admm.update()
+        if epoch and epoch % self._recipe.interval == 0:
+            self._admm.update(self._constraint_at(epoch))
 
     def constants(self) -> object:
         return self._objective.weights, self._admm.rho

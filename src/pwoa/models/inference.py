@@ -5,9 +5,10 @@ into the convolution before it; on a GPU the copy also computes in float16, in f
 that launching its kernels takes longer than running them is replayed as CUDA graphs.
 """
 
+import copy
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, cast
 
@@ -16,6 +17,7 @@ from torch import Tensor, nn
 
 from pwoa.models.border import LogitModel, as_logits, evaluating
 from pwoa.models.folding import fold, fuse, halve
+from pwoa.models.hidden import recording
 
 LARGEST_GRADIENT = 16.0
 """What each image's gradient of the logits is scaled to before it goes back through float16, and undone after."""
@@ -69,6 +71,43 @@ def forward_copy(model: nn.Module, x: Tensor, classes: int | None = None) -> Log
             return fast if _close(fast, plain, x[:_SAMPLE]) else plain
     except Exception:  # a model that cannot be traced or run in float16 is run as it is
         return plain
+
+
+Observed = Callable[[Tensor], tuple[Tensor, list[Tensor]]]
+"""(images) → logits, and the hidden activations at some points."""
+
+
+def observed(
+    model: nn.Module, x: Tensor, points: Sequence[str], classes: int | None = None, fast: bool = True
+) -> Observed:
+    """Return what gives the logits and hidden activations of a model in eval mode.
+
+    Example: `logits, (stem, *blocks) = observed(teacher, x[:16], teacher.hidden_points)(x)`.
+
+    fast: on a GPU take a copy in float16, if it agrees on the images `x`.
+    """
+    if fast and x.is_cuda:
+        try:
+            half = copy.deepcopy(model).eval().half().to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+            fast = _observed(half, points, classes)
+            with torch.no_grad(), evaluating(model):
+                if _close(lambda images: fast(images)[0], as_logits(model, classes), x[:_SAMPLE]):
+                    return fast
+        except Exception:  # a model that cannot be copied or run in float16 is run as it is
+            pass
+    return _observed(model, points, classes)
+
+
+def _observed(model: nn.Module, points: Sequence[str], classes: int | None) -> Observed:
+    network = as_logits(model, classes)
+    dtype = next((weight.dtype for weight in model.parameters() if weight.is_floating_point()), torch.float32)
+
+    def look(images: Tensor) -> tuple[Tensor, list[Tensor]]:
+        with recording(model, points) as hidden:
+            logits = network(images.to(dtype))
+        return logits.float(), [hidden[point] for point in points]
+
+    return look
 
 
 def _plain(model: nn.Module, classes: int | None) -> LogitModel:

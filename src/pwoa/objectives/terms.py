@@ -1,4 +1,7 @@
-"""The terms on logits: self-distillation L_D (the paper's Problem `prune-kd`) and cross-entropy L_CE."""
+"""The terms that compare: self-distillation L_D (the paper's Problem `prune-kd`) and cross-entropy L_CE on logits, and
+the distance of hidden layers from the teacher's, which the paper does not have."""
+
+from collections.abc import Sequence
 
 from torch import Tensor
 from torch.nn import functional as F
@@ -17,3 +20,28 @@ def distillation(student: Tensor, teacher: Tensor, temperature: float) -> Tensor
     ours = F.log_softmax(student / temperature, dim=1)
     theirs = F.log_softmax(teacher / temperature, dim=1)
     return F.kl_div(theirs, ours, reduction="batchmean", log_target=True) * temperature**2
+
+
+FLOOR = 0.05
+"""So much of the layer's mean square is added to that of each channel: some channels of a teacher are nearly dead."""
+
+
+def mean_squares(layers: Sequence[Tensor], by_channel: bool = True) -> list[Tensor]:
+    """Return what differences in hidden layers are relative to: the mean square of each channel, or of the layer."""
+    squares = [_over_channels(layer.float().square()) for layer in layers]
+    means = [square.mean() for square in squares]
+    pairs = zip(squares, means, strict=True)
+    return [square + FLOOR * mean if by_channel else mean.expand_as(square).clone() for square, mean in pairs]
+
+
+def matching(student: Sequence[Tensor], teacher: Sequence[Tensor], scales: Sequence[Tensor]) -> Tensor:
+    """Return Σ_l mean((z_l − t_l)² / s_l) of hidden layers, relative to `mean_squares` of the teacher's."""
+    layers = zip(student, teacher, scales, strict=True)
+    distances = [(_over_channels((z.float() - t.float()).square()) / scale).mean() for z, t, scale in layers]
+    return sum(distances[1:], start=distances[0])
+
+
+def _over_channels(values: Tensor) -> Tensor:
+    """Return the mean for each channel: of images [n, channels, height, width], else of [..., channels]."""
+    channel = 1 if values.dim() == 4 else values.dim() - 1
+    return values.mean([axis for axis in range(values.dim()) if axis != channel])

@@ -78,11 +78,13 @@ class SparsityRecipe:
 
 @dataclass(frozen=True)
 class ObjectiveRecipe:
-    """The weights of the loss: λ (distillation), λx and λy (HSIC), and λ_ce (classification).
+    """The weights of the loss: λ (distillation), λx and λy (HSIC), λ_ce (classification), and of hidden layers.
 
     `distillation` multiplies τ²·KL averaged over images and summed over classes. The published λ belongs to
     a mean over classes too; dividing it by their number gives the value here. `balance = "auto"` sets λ, λx
     and λy after the first epoch by the paper's rule (Appendix B), keeping the ratio of λx to λy.
+    `hidden` is no term of the paper: it multiplies how far the hidden layers are from the teacher's, squared and
+    relative to what the teacher has there, channel by channel or over the whole layer, and summed over the layers.
     """
 
     distillation: float = number(1.0, "λ, of the distillation from the teacher", low=0)
@@ -91,6 +93,10 @@ class ObjectiveRecipe:
     hsic_x: float = number(2e-5, "λx, of what hidden layers know of the image", low=0)
     hsic_y: float = number(1e-4, "λy, of what hidden layers know of the label", low=0)
     classification: float = number(0.0, "λ_ce, of the cross-entropy; the paper has none", low=0)
+    hidden: float = number(0.0, "of matching the teacher's hidden layers; the paper has none", low=0)
+    hidden_scale: str = choice(
+        "channel", "channel", "layer", about="what a difference in a hidden layer is relative to: its channel or layer"
+    )
     balance: str = choice(
         "given", "given", "auto", about="auto: the paper's rule sets λ, λx and λy after the first epoch"
     )
@@ -101,7 +107,11 @@ class ObjectiveRecipe:
 
 @dataclass(frozen=True)
 class SearchRecipe:
-    """The ADMM stage: ρ starts at `rho` and grows by `rho_growth` at each update, up to `rho_limit`."""
+    """The ADMM stage: ρ starts at `rho` and grows by `rho_growth` at each update, up to `rho_limit`.
+
+    In the paper the constraint is the same throughout. With a `start_rate` it begins with that rate in every layer, and
+    tightens at each update, quickly at first, until it is all there after four fifths of the stage.
+    """
 
     epochs: int = number(50, "of the search stage", low=1)
     learning_rate: float = number(0.01, "at its start; it falls by a cosine", low=0)
@@ -109,6 +119,11 @@ class SearchRecipe:
     rho_growth: float = number(1.35, "what ρ is multiplied by at each update", low=1)
     rho_limit: float = number(1.0, "the largest ρ", low=0)
     interval: int = number(3, "epochs between two updates", low=1)
+    start_rate: float = number(0.0, "the rate from which the constraint tightens; 0: it is whole from the start", low=0)
+
+    def __post_init__(self) -> None:
+        if 0 < self.start_rate < 1:
+            raise InputError(f"search.start_rate = {self.start_rate:g}; allowed: 0, or at least 1")
 
 
 @dataclass(frozen=True)

@@ -49,8 +49,9 @@ class Admm:
         torch._foreach_add_(gradients, self._residual, alpha=self.rho)
 
     @torch.no_grad()
-    def update(self) -> None:
-        """Set Z ← Π(θ + U), U ← U + θ − Z, ρ ← growth · ρ (Eq. `admm-process`)."""
+    def update(self, constraint: Constraint | None = None) -> None:
+        """Set Z ← Π(θ + U), U ← U + θ − Z, ρ ← growth · ρ (Eq. `admm-process`); Π may be of another constraint now."""
+        self._constraint = constraint or self._constraint
         self._project()
         torch._foreach_add_(self._dual, self._weights)
         torch._foreach_sub_(self._dual, self._auxiliary)
