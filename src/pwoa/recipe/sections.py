@@ -140,7 +140,8 @@ class TrainingRecipe:
     the paper's point. `group` is the number of images over which HSIC and batch normalisation take their
     statistics: a larger batch has several such groups, whether it is computed at once, in parts, or by several
     processes. The mode `exact` is float32 and the same bits each time; `fast` is bfloat16, compiled, and on a GPU
-    replayed as CUDA graphs; `auto` is `fast` on a GPU that can, else `exact`.
+    replayed as CUDA graphs; `auto` is `fast` on a GPU that can, else `exact`. `threads` are those of a CPU (0: as many
+    as there are free cores); their number changes the last bits. The state is saved every `checkpoint_seconds`.
     """
 
     optimizer: str = choice("sgd", "sgd", "adam")
@@ -153,6 +154,7 @@ class TrainingRecipe:
     seed: int = number(0, low=0)
     device: str = "auto"
     mode: str = choice("auto", "auto", "exact", "fast")
+    threads: int = number(0, low=0)
     checkpoint_seconds: float = number(15.0, low=0)
 
 
@@ -255,7 +257,7 @@ class Recipe:
 
 
 AUTO = "auto"
-CHOSEN = {"teacher.architecture": AUTO, "training.mode": AUTO, "data.validation": 0}
+CHOSEN = {"teacher.architecture": AUTO, "training.mode": AUTO, "training.threads": 0, "data.validation": 0}
 """How a recipe leaves a choice to the run, which writes down what it chose."""
 INCIDENTAL = ("training.device", "training.checkpoint_seconds", "data.folder", "teacher.checkpoint")
 """Where a run is computed, and where its data and teacher lie; what they are is told by their fingerprints."""
