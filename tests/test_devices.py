@@ -42,8 +42,8 @@ def machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., No
         monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
         monkeypatch.setattr(devices, "_STAT", stat)
         monkeypatch.setattr(devices, "_CGROUP", cgroup)
-        monkeypatch.setattr(devices.os, "sched_getaffinity", lambda pid: {0, 1, 2, 3}, raising=False)
-        monkeypatch.setattr(devices.time, "sleep", pass_time)
+        monkeypatch.setattr("os.sched_getaffinity", lambda pid: {0, 1, 2, 3}, raising=False)
+        monkeypatch.setattr("time.sleep", pass_time)
         monkeypatch.setattr(torch, "get_num_threads", lambda: 4)
 
     return make
@@ -74,7 +74,7 @@ def test_only_the_cores_that_the_process_may_use_count(
     machine: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     machine(idle=3.0)
-    monkeypatch.setattr(devices.os, "sched_getaffinity", lambda pid: {2, 3})
+    monkeypatch.setattr("os.sched_getaffinity", lambda pid: {2, 3})
     assert devices.choose_threads() == 1
 
 
@@ -89,7 +89,7 @@ def test_where_nothing_is_told_the_usual_number_is_taken(
 ) -> None:
     machine()
     monkeypatch.setattr(devices, "_STAT", tmp_path / "nowhere")
-    monkeypatch.setattr(devices.os, "cpu_count", lambda: 8)
+    monkeypatch.setattr("os.cpu_count", lambda: 8)
     assert devices.choose_threads() == 4
 
 

@@ -7,6 +7,7 @@
 
 import dataclasses
 from abc import abstractmethod
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -28,7 +29,7 @@ class RobustTraining(Stage, Method):
 
     prunes, example_free = False, False
     common = ("method", "data.", "teacher.", "threat.", "sparsity.rate", "pretrain.", "training.", "evaluation.")
-    ignores = ("teacher.checkpoint", "training.mix")
+    ignores: ClassVar[tuple[str, ...]] = ("teacher.checkpoint", "training.mix")
     section, criterion = "pretrain", "robust_error"
 
     def __init__(self, model: nn.Module, material: Material, recipe: Recipe) -> None:
@@ -151,8 +152,9 @@ class Trades(RobustTraining):
         chosen, count = groups.flatten(), len(groups)
         some = Batch(batch.x[chosen], batch.y[chosen], batch.index[chosen])
         adversarial = self.furthest(some, threat) if len(chosen) else some.x
-        together = [images.unflatten(0, (count, -1)) for images in (batch.x, adversarial)]
-        answer = self._logits(torch.cat(together, 1).flatten(0, 1)).unflatten(0, (count, -1))
+        together = [images.reshape(count, -1, *images.shape[1:]) for images in (batch.x, adversarial)]
+        answer = self._logits(torch.cat(together, 1).flatten(0, 1))
+        answer = answer.view(count, -1, answer.shape[1])
         logits, moved = (part.flatten(0, 1) for part in answer.split([len(batch.y) // count, groups.shape[1]], 1))
         natural = F.cross_entropy(logits.float(), batch.y)
         kl = divergence(logits[chosen], moved).sum() / len(batch.y)
