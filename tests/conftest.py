@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from pwoa.data.load import load_data
 from pwoa.progress import Progress
 from pwoa.recipe.sections import Recipe
 
+os.environ.setdefault("OMP_NUM_THREADS", str(torch.get_num_threads()))  # runs choose no other number on a busy machine
 settings.register_profile("repeatable", derandomize=True)  # a failure is the code's, not the day's
 settings.load_profile("repeatable")
 

@@ -1,8 +1,11 @@
-"""Which device a run uses, and what it is called in a result."""
+"""Which device a run uses, with how many threads, and what it is called in a result."""
 
+import os
 import platform
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from pathlib import Path
 
 import torch
 
@@ -31,6 +34,64 @@ def device_name(device: torch.device) -> str:
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
     return f"CPU {platform.machine()}, {counted(torch.get_num_threads(), 'thread')}"
+
+
+def choose_threads(seconds: float = 0.1) -> int:
+    """Return how many threads to compute with: as many as there are cores that nobody else uses, at least one.
+
+    Threads that share a core wait for each other at every step: two on one free core were eight times slower than one.
+    OMP_NUM_THREADS, where it is set, is left as it is. seconds: how long is looked how busy the cores are.
+    """
+    usual = torch.get_num_threads()
+    if "OMP_NUM_THREADS" in os.environ or usual == 1:
+        return usual
+    return max(1, int(min(usual, _granted_cores(), round(_idle_cores(seconds)))))
+
+
+@contextmanager
+def using_threads(count: int) -> Iterator[None]:
+    """Compute on the CPU with so many threads while inside."""
+    usual = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(usual)
+
+
+_CGROUP = Path("/sys/fs/cgroup")
+_STAT = Path("/proc/stat")
+
+
+def _granted_cores() -> float:
+    """Return how many cores' worth of time the system grants this container; no limit where it says none."""
+    for file in ("cpu.max", "cpu/cpu.cfs_quota_us"):
+        with suppress(OSError, ValueError):
+            quota, _, period = (_CGROUP / file).read_text().partition(" ")
+            period = period or (_CGROUP / "cpu" / "cpu.cfs_period_us").read_text()
+            if float(quota) > 0:
+                return float(quota) / float(period)
+    return float("inf")
+
+
+def _idle_cores(seconds: float) -> float:
+    """Return how many of the cores that this process may use were idle in the time that it waits here."""
+    before = _core_times()
+    time.sleep(seconds if before else 0)
+    pairs = [(then, now) for then, now in zip(before, _core_times(), strict=False) if now[1] > then[1]]
+    return sum((now[0] - then[0]) / (now[1] - then[1]) for then, now in pairs) if pairs else float(os.cpu_count() or 1)
+
+
+def _core_times() -> list[tuple[float, float]]:
+    """Return for each core that this process may use how long it was idle, and in all, where the system tells."""
+    times: list[tuple[float, float]] = []
+    with suppress(OSError, ValueError, AttributeError):
+        allowed = {f"cpu{core}" for core in os.sched_getaffinity(0)}
+        for name, *fields in map(str.split, _STAT.read_text().splitlines()):
+            if name in allowed:
+                values = [float(field) for field in fields[:8]]
+                times.append((values[3] + values[4], sum(values)))
+    return times
 
 
 @contextmanager

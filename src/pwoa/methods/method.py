@@ -58,7 +58,7 @@ class Method:
 
 
 _PUBLISHED = ("search.", "finetune.", "objective.", "pretrain.", "training.")
-_FREE = ("training.mix", "training.seed", "training.device", "training.mode", "training.checkpoint_seconds")
+_FREE = tuple(f"training.{key}" for key in ("mix", "seed", "device", "mode", "threads", "checkpoint_seconds"))
 """What a preset says of how a method is trained, and what of it every run chooses for itself."""
 
 

@@ -165,7 +165,8 @@ class TrainingRecipe:
     the paper's point. `group` is the number of images over which HSIC and batch normalisation take their
     statistics: a larger batch has several such groups, whether it is computed at once, in parts, or by several
     processes. The mode `exact` is float32 and the same bits each time; `fast` is bfloat16, compiled, and on a GPU
-    replayed as CUDA graphs; `auto` is `fast` on a GPU that can, else `exact`.
+    replayed as CUDA graphs; `auto` is `fast` on a GPU that can, else `exact`. `threads` are those of a CPU (0: as many
+    as there are free cores); their number changes the last bits. The state is saved every `checkpoint_seconds`.
     """
 
     optimizer: str = choice("sgd", "sgd", "adam", about="sgd (with momentum), or adam")
@@ -184,6 +185,7 @@ class TrainingRecipe:
         "fast",
         about="exact: float32, the same bits each time; fast: bfloat16, compiled; auto: fast on a GPU that can",
     )
+    threads: int = number(0, "of a CPU; 0: as many as there are free cores", low=0)
     checkpoint_seconds: float = number(15.0, "how often what a run resumes from is saved, at most", low=0)
 
 
@@ -300,7 +302,7 @@ class Recipe:
         return {key: (mine.get(key), theirs.get(key)) for key in known if mine.get(key) != theirs.get(key)}
 
 
-CHOSEN = {"teacher.architecture": AUTO, "training.mode": AUTO, "data.validation": 0}
+CHOSEN = {"teacher.architecture": AUTO, "training.mode": AUTO, "training.threads": 0, "data.validation": 0}
 """The choices that a recipe may leave to the run, which writes down what it chose."""
 INCIDENTAL = ("training.device", "training.checkpoint_seconds", "data.folder", "teacher.checkpoint")
 """Where a run is computed, and where its data and teacher lie; what they are is told by their fingerprints."""

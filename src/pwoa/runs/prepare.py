@@ -13,8 +13,8 @@ from torch import nn
 from pwoa.attacks.registry import TRANSFER, parse_attacks
 from pwoa.data.images import Data
 from pwoa.data.load import load_data
-from pwoa.devices import choose_device, device_name
-from pwoa.errors import Diverged, InputError
+from pwoa.devices import choose_device, choose_threads, device_name, using_threads
+from pwoa.errors import Diverged, InputError, counted
 from pwoa.evaluation.measure import measure
 from pwoa.evaluation.scores import Scores
 from pwoa.evaluation.subject import Subject
@@ -90,9 +90,14 @@ def load_rest(recipe: Recipe, data: Data | None, progress: Progress) -> Loaded:
 
 
 def open_run(
-    folder: str | Path | None, loaded: Loaded, identity: Mapping[str, str], processes: Processes, holding: ExitStack
+    folder: str | Path | None,
+    loaded: Loaded,
+    identity: Mapping[str, str],
+    processes: Processes,
+    holding: ExitStack,
+    progress: Progress,
 ) -> tuple[Run, Loaded]:
-    """Open the run, and decide what mode `auto` is: what it was started with, else what fits the device.
+    """Open the run, and decide what the recipe leaves open, the mode and the threads: as it was started, or what fits.
 
     No other process can work on it until `holding` ends; one that is finished needs no hold.
     """
@@ -101,12 +106,22 @@ def open_run(
         run = Run.choose(folder, loaded.recipe, identity)
         if not run.finished:
             holding.enter_context(run.held())
-        mode = loaded.recipe.training.mode
-        if mode == AUTO and run.started:
-            mode = recorded_recipe(run.path).training.mode
-        return run, loaded.recipe.with_settings({"training.mode": choose_mode(mode, loaded.device)})
+        training = loaded.recipe.training
+        before = recorded_recipe(run.path).training if run.started else training
+        mode = before.mode if training.mode == AUTO else training.mode
+        threads = training.threads or before.threads
+        if not threads and loaded.device.type == "cpu" and not run.finished:
+            threads = choose_threads()
+        chosen = {"training.mode": choose_mode(mode, loaded.device), "training.threads": threads}
+        return run, loaded.recipe.with_settings(chosen)
 
     run, recipe = processes.by_first(by_first)
+    usual, threads = torch.get_num_threads(), recipe.training.threads
+    if threads and loaded.device.type == "cpu":
+        holding.enter_context(using_threads(threads))
+        if threads != usual and not loaded.recipe.training.threads:
+            why = "as the run was started" if run.started else "for other work keeps the cores busy"
+            progress.say(f"{counted(threads, 'thread')} instead of {usual}, {why} (training.threads)")
     return run, replace(loaded, recipe=recipe)
 
 

@@ -106,7 +106,7 @@ def prune(
     with ExitStack() as holding:
         with connected(loaded.device) as processes:
             progress = progress if processes.first else Progress()
-            run, loaded = prepare.open_run(folder, loaded, identity, processes, holding)
+            run, loaded = prepare.open_run(folder, loaded, identity, processes, holding, progress)
             if done := prepare.finished_result(run, student, processes, progress):
                 return done
             plan = loaded.recipe
