@@ -19,6 +19,10 @@ class InputError(ValueError):
     """
 
 
+class DefenceWarning(UserWarning):
+    """A defence check found a reason to doubt an accuracy under attack. The command line prints it below the table."""
+
+
 def first_line(error: Exception) -> str:
     """Return what another library's error says, in one line."""
     return next(iter(str(error).splitlines()), type(error).__name__)

@@ -2,14 +2,15 @@
 
 import functools
 import sys
-from collections.abc import Callable, Mapping
+import warnings
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, ParamSpec, TypeVar
 
 import typer
 
 from pwoa import __version__
-from pwoa.errors import InputError, ProcessDied
+from pwoa.errors import DefenceWarning, InputError, ProcessDied
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -55,6 +56,7 @@ def friendly(verb: Callable[P, T]) -> Callable[P, T]:
 
     @functools.wraps(verb)
     def wrapped(*args: P.args, **kwargs: P.kwargs) -> T:
+        warnings.simplefilter("ignore", DefenceWarning)  # a verb prints what the checks found, below its table
         try:
             return verb(*args, **kwargs)
         except InputError as error:
@@ -108,7 +110,18 @@ def print_table(table: Any) -> None:
     console().print(table)
 
 
-def print_warnings(warnings: Mapping[str, str] | list[tuple[str, str]]) -> None:
+def print_notes(attacks: Iterable[str], threat: Any) -> None:
+    """Print which attacks of a table cannot reach the edge of the ball, and what `strong` is."""
+    from pwoa.evaluation.scores import weak_steps
+
+    names = list(attacks)
+    if short := weak_steps(names, threat):
+        print(f"note: {short}.")
+    if "strong" in names:
+        print("strong is APGD-CE and APGD-T; the worst case is the accuracy under all of these attacks together.")
+
+
+def print_warnings(findings: Mapping[str, str] | list[tuple[str, str]]) -> None:
     """Print what checks found, as (check, message)."""
-    for check, message in warnings.items() if isinstance(warnings, Mapping) else warnings:
+    for check, message in findings.items() if isinstance(findings, Mapping) else findings:
         console().print(f"warning ({check}): {message}", style="yellow", markup=False, soft_wrap=True)

@@ -29,7 +29,7 @@ class RobustTraining(Stage, Method):
     prunes = False
     common = ("method", "data.", "teacher.", "threat.", "sparsity.rate", "pretrain.", "training.", "evaluation.")
     ignores = ("teacher.checkpoint", "training.mix")
-    section, criterion = "pretrain", "robust_error"
+    section, criterion, accuracy_of = "pretrain", "robust_error", "PGD-10"
 
     def __init__(self, model: nn.Module, material: Material, recipe: Recipe) -> None:
         self.epochs = recipe.pretrain.epochs

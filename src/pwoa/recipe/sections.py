@@ -164,6 +164,8 @@ class Evaluation:
     images: how many, from the first (0: all). seed: of random starts (-1: that of training).
     precision: `auto` searches on a faster copy of the model and lets the model in float32 decide; `float32` searches in
     float32 too. radii: measure at these radii as well. checks: look for signs that the accuracy is too high.
+    strong: on how many of the images, from the first, the attack `strong` is run after the others (0: on none); not if
+    it, or AutoAttack, is among them.
     """
 
     attacks: tuple[str, ...] = ("natural", "fgsm", "pgd10", "pgd20", "cw")
@@ -173,6 +175,7 @@ class Evaluation:
     precision: str = choice("auto", "auto", "float32")
     radii: tuple[float, ...] = ()
     checks: bool = True
+    strong: int = number(256, low=0)
 
 
 @dataclass(frozen=True)

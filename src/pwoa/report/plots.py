@@ -14,8 +14,13 @@ _MARKS = "os^Dv<>"
 _LETTERS = 80  # side by side below the axes
 
 
-def accuracy_bars(rows: Mapping[str, Mapping[str, float]], title: str, path: str | Path) -> None:
-    """Draw a group of bars for each attack, a bar for each model, with the values on top."""
+def accuracy_bars(
+    rows: Mapping[str, Mapping[str, float]], title: str, path: str | Path, fewer: Mapping[str, int] | None = None
+) -> None:
+    """Draw a group of bars for each attack, a bar for each model, with the values on top.
+
+    fewer: on how many images attacks were run that were not run on all; it stands below their names.
+    """
     figure, (axes,) = _figure(title)
     attacks = list(next(iter(rows.values())))
     width = 0.8 / len(rows)
@@ -24,7 +29,7 @@ def accuracy_bars(rows: Mapping[str, Mapping[str, float]], title: str, path: str
         colour = _COLOURS[number % len(_COLOURS)]
         bars = axes.bar(places, [scores[a] for a in attacks], width * 0.94, label=name, color=colour)
         axes.bar_label(bars, fmt="%.1f", fontsize=7, padding=1)
-    axes.set_xticks(range(len(attacks)), [attack_label(attack) for attack in attacks])
+    axes.set_xticks(range(len(attacks)), [_below(attack, fewer or {}) for attack in attacks])
     axes.set_ylim(0, 108)
     figure.legend(loc="outside lower center", ncols=len(rows), frameon=False)
     figure.savefig(path, dpi=144)
@@ -63,6 +68,10 @@ def security_curve(
     axes.set_axisbelow(True)
     figure.legend(loc="outside lower center", ncols=min(len(curves), 6), frameon=False)
     figure.savefig(path, dpi=144)
+
+
+def _below(attack: str, fewer: Mapping[str, int]) -> str:
+    return attack_label(attack) + (f"\n(first {fewer[attack]:,})" if attack in fewer else "")
 
 
 def _figure(title: str, panels: int = 1, what: str = "accuracy, %") -> tuple[Any, list[Any]]:

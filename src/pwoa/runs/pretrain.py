@@ -12,12 +12,13 @@ from torch import nn
 
 from pwoa.data.images import Data
 from pwoa.errors import InputError, counted
+from pwoa.evaluation.checks import warn_of
 from pwoa.evaluation.folder import OF_MODEL
 from pwoa.methods import find_training
 from pwoa.models.architectures.registry import architecture_name, build, lite_width
 from pwoa.models.border import check_model
 from pwoa.models.checkpoints.folder import describe_model, fingerprint
-from pwoa.progress import Progress
+from pwoa.progress import Progress, choose_progress
 from pwoa.recipe import Recipe, load_recipe
 from pwoa.recipe.settings import merge
 from pwoa.runs import prepare
@@ -34,7 +35,7 @@ def pretrain(
     recipe: str | Path | Recipe = "teacher-mnist",
     settings: Mapping[str, Any] | None = None,
     folder: str | Path | None = None,
-    progress: Progress | None = None,
+    progress: Progress | bool | None = None,
 ) -> Result:
     """Train a robust model with adversarial examples, evaluate it, and keep everything in a run folder.
 
@@ -44,8 +45,10 @@ def pretrain(
     data: whatever `load_data` takes; None takes the recipe's.
     method: pgd-at, trades, mart, hbar, lbgat or fast-at; short for the setting "method".
     folder: where the run lives; the same folder again resumes it. None chooses one under runs/.
+    progress: by default bars on a terminal and nothing elsewhere; False shows nothing, True lines everywhere.
+    What the defence checks find is also a Python warning (`pwoa.errors.DefenceWarning`).
     """
-    progress = progress or Progress()
+    progress = choose_progress(progress)
     prepare.check_network(model, "model")
     changes = merge(settings, {"method": method})
     if model is not None:
@@ -66,6 +69,7 @@ def pretrain(
             progress = progress if processes.first else Progress()
             run, loaded = prepare.open_run(folder, loaded, identity, processes, holding)
             if done := prepare.finished_result(run, network, processes, progress):
+                warn_of(prepare.findings_in(done.summary))
                 return done
             plan = loaded.recipe
             progress.say(_announce(loaded, material, size, run, prepare.where_text(loaded, processes)))
@@ -97,10 +101,11 @@ def pretrain(
                 **size,
                 "dataset": plan.data.name,
                 "epochs": plan.pretrain.epochs,
-                "accuracy": dict(scores),
+                "accuracy": scores.accuracies,
                 **prepare.evaluation_summary(scores),
             }
             run.finish(summary)
+    warn_of(prepare.findings_in(summary))
     return Result(network, run.path, summary, run.metrics())
 
 

@@ -127,7 +127,7 @@ class Engine:
             self._lines += 1
             if self.processes.first:
                 self.journal.log(line)
-            self.progress.epoch(line, stage.epochs)
+            self.progress.epoch({**line, "accuracy_of": stage.accuracy_of}, stage.epochs)
             ended = epoch + 1 == stage.epochs
             self._checkpoint(number + ended, 0 if ended else epoch + 1, optimizer, average)
         self.progress.close()
