@@ -10,10 +10,12 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 
 import pwoa
 from benchmarks.rows import Row, keep_rows, one_line, option_parser, rounded
 from pwoa.demo import NAIVE
+from pwoa.evaluation.folder import OF_TEACHER
 from pwoa.progress import ConsoleProgress, Progress
 
 COLUMNS = ("natural", "fgsm", "pgd10", "pgd20", "cw")
@@ -26,18 +28,18 @@ def rows(options: argparse.Namespace) -> Iterator[Row]:
     if options.data_folder:
         recipe = recipe.with_settings({"data.folder": options.data_folder})
     for seed in options.seeds:
-        teacher: dict[str, float] | None = None
+        measured: Path | None = None
         for name, settings in (("ce", NAIVE), ("pwoa", {})):
-            summary = pwoa.prune(
+            result = pwoa.prune(
                 recipe=recipe,
                 settings={**settings, "training.seed": seed},
                 folder=f"{options.runs}/{name}-{seed}",
-                teacher_scores=teacher,
+                teacher_evaluation=measured,
                 progress=progress,
-            ).summary
-            device = summary["device"]
-            if teacher is None:
-                teacher = summary["teacher"]
+            )
+            summary, device = result.summary, result.summary["device"]
+            if measured is None:
+                measured = result.folder / OF_TEACHER
                 yield _row("teacher", seed, summary["teacher"], rate=1.0, seconds=0.0, device=device)
             seconds = round(summary["training_seconds"], 1)
             yield _row(name, seed, summary["pruned"], rate=summary["rate"], seconds=seconds, device=device)

@@ -4,7 +4,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from pwoa.progress import Progress
+from pwoa.evaluation.folder import OF_TEACHER
+from pwoa.progress import Progress, choose_progress
 from pwoa.recipe import load_recipe
 from pwoa.recipe.sections import Recipe
 from pwoa.runs.folder import Result, Run
@@ -20,23 +21,31 @@ NAIVE = {
 
 
 def demo(
-    folder: str | Path = "runs/demo", recipe: str | Path | Recipe = "demo", progress: Progress | None = None
+    folder: str | Path = "runs/demo", recipe: str | Path | Recipe = "demo", progress: Progress | bool | None = None
 ) -> dict[str, Any]:
     """Prune one teacher twice, naively and by PwoA; the table is returned and lies in FOLDER/result.json."""
-    progress = progress or Progress()
+    progress = choose_progress(progress)
     recipe = load_recipe(recipe)
     start = time.perf_counter()
     progress.say(f"\n1 of 2: naive pruning, rate {recipe.sparsity.rate:g}, with cross-entropy")
     naive = prune(recipe=recipe, settings=NAIVE, folder=Path(folder) / "naive", progress=progress)
-    teacher = naive.summary["teacher"]
     progress.say(f"\n2 of 2: PwoA, rate {recipe.sparsity.rate:g}, with distillation and the HSIC bottleneck")
-    ours = prune(recipe=recipe, folder=Path(folder) / "pwoa", teacher_scores=teacher, progress=progress)
+    measured = naive.folder / OF_TEACHER
+    ours = prune(recipe=recipe, folder=Path(folder) / "pwoa", teacher_evaluation=measured, progress=progress)
+    findings = {"naive": naive.summary["warnings"], "pwoa": ours.summary["warnings"]}
     result = {
-        "teacher": teacher,
+        "teacher": naive.summary["teacher"],
         "naive": naive.summary["pruned"],
         "pwoa": ours.summary["pruned"],
         "rate": ours.summary["rate"],
         "images": naive.summary["images"],
+        "fewer": naive.summary["fewer"],
+        "warnings": [
+            {"model": name, **finding}
+            for name, found in findings.items()
+            for finding in found
+            if name == "naive" or "model" not in finding
+        ],
         "seconds": _seconds(naive, ours, time.perf_counter() - start),
         "device": ours.summary["device"],
     }

@@ -24,6 +24,10 @@ class Diverged(InputError):
     """A training whose loss is not finite any more: nothing of its run is worth resuming."""
 
 
+class DefenceWarning(UserWarning):
+    """A defence check found a reason to doubt an accuracy under attack. The command line prints it below the table."""
+
+
 MEMORY = "out of memory; take a smaller batch: --set training.batch=N, in an evaluation --batch N"
 _NO_MEMORY = ("can't allocate memory", "not enough memory", "out of memory")
 _LONGEST = 2000

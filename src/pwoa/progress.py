@@ -2,10 +2,13 @@
 
 import sys
 import time
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping, Sized
+from typing import Any, TypeVar
 
 from pwoa.errors import printable
+
+T = TypeVar("T", bound=Sized)
+U = TypeVar("U")
 
 
 def forgive_output() -> None:
@@ -35,6 +38,51 @@ class Progress:
 
     def close(self) -> None:
         """Return the last task is over."""
+
+
+class Pace:
+    """Advances by one unit for each image, a little with each call of the model that an attack searches on.
+
+    calls: about how often the model is called for an image. Images that are decided early are through at once.
+    """
+
+    def __init__(self, advance: Callable[[int], None], images: int, calls: int) -> None:
+        self._advance, self._images, self._calls = advance, images, calls
+        self._decided, self._reported, self._share = 0, 0, 0.0
+
+    def watch(self, model: Callable[[T], U]) -> Callable[[T], U]:
+        """Return the model, with every call of it counted."""
+
+        def watched(x: T) -> U:
+            left = max(self._images - self._decided, 1)
+            self._share = min(1.0, self._share + len(x) / (left * self._calls))
+            self._report()
+            return model(x)
+
+        return watched
+
+    def decide(self, images: int) -> None:
+        """Count so many images more as done."""
+        self._decided += images
+        self._report()
+
+    def _report(self) -> None:
+        reached = self._decided + int((self._images - self._decided) * self._share)
+        if reached > self._reported:
+            self._advance(reached - self._reported)
+            self._reported = reached
+
+
+def choose_progress(progress: "Progress | bool | None") -> Progress:
+    """Return what shows the progress of a call from Python: by default bars on a terminal, and nothing elsewhere.
+
+    Example: `choose_progress(False)` is silent; True prints plain lines where there is no terminal.
+    """
+    if isinstance(progress, Progress):
+        return progress
+    if progress or (progress is None and sys.stdout is not None and sys.stdout.isatty()):
+        return ConsoleProgress()
+    return Progress()
 
 
 class ConsoleProgress(Progress):
@@ -84,7 +132,8 @@ class ConsoleProgress(Progress):
     def epoch(self, line: Mapping[str, Any], epochs: int) -> None:
         self.say(
             f"{line['stage']:>8} {line['epoch'] + 1:>3}/{epochs}  loss {line['train']['loss']:.4f}  "
-            f"validation loss {line['validation']['loss']:.4f}  accuracy {line['validation']['accuracy']:.2f} %  "
+            f"validation loss {line['validation']['loss']:.4f}  "
+            f"{line['accuracy_of']} accuracy {line['validation']['accuracy']:.2f} %  "
             f"{line['seconds'] + line['validation_seconds']:.1f} s"
         )
 

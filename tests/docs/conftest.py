@@ -21,7 +21,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 import pwoa
-from pwoa.attacks.apgd import apgd_ce, apgd_t_rounds
+from pwoa.attacks.apgd import apgd_ce, apgd_t_rounds, strong_rounds
 from pwoa.attacks.fab import fab_t_rounds
 from pwoa.attacks.registry import ATTACKS
 from pwoa.attacks.square import square_rounds
@@ -58,6 +58,7 @@ QUICK = {
     "evaluation.attacks": "natural,pgd2",
     "evaluation.precision": "float32",
     "evaluation.checks": False,
+    "evaluation.strong": 4,
 }
 """Of every preset, so that a run ends in a second."""
 
@@ -132,13 +133,14 @@ def short_attacks(patch: pytest.MonkeyPatch) -> None:
     short: dict[str, dict[str, Any]] = {
         "apgd-ce": {"run": partial(apgd_ce, steps=2)},
         "apgd-t": {"rounds": partial(apgd_t_rounds, targets=1, steps=2)},
+        "strong": {"rounds": partial(strong_rounds, ce_steps=2, steps=2)},
         "fab-t": {"rounds": partial(fab_t_rounds, targets=1, steps=2)},
         "square": {"rounds": partial(square_rounds, queries=10)},
         "square-paper": {"rounds": partial(square_rounds, queries=10, paper=True)},
     }
     for name, change in short.items():
         patch.setitem(ATTACKS, name, dataclasses.replace(ATTACKS[name], **change))
-    for name, number in {"LONGER": 1, "QUERIES": 10, "WIDE_STEPS": 2, "APGD_STEPS": 2}.items():
+    for name, number in {"LONGER": 1, "QUERIES": 10, "WIDE_STEPS": 2, "APGD_STEPS": 2, "STRONG_CE_STEPS": 2}.items():
         patch.setattr(f"pwoa.evaluation.checks.{name}", number)
 
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from pwoa.errors import InputError
 from pwoa.evaluation.comparison import compare, mcnemar
-from pwoa.evaluation.folder import OF_MODEL
+from pwoa.evaluation.folder import OF_MODEL, OF_TEACHER
 from pwoa.evaluation.scores import FILE, paired, save_verdicts
 
 LINF8 = {"norm": "linf", "radius": 8 / 255, "step": 2 / 255}
@@ -89,7 +89,6 @@ def test_another_threat_is_noted(store: Store, threat: dict[str, Any] | None, no
     [
         ({"cw": "10"}, {"data": "d2"}, r"a and .*b were measured on different data \(SHA-256 d1 and d2\)"),
         ({"cw": "10"}, {"data": None}, "b does not say which data"),
-        ({"cw": "100"}, {}, r"a and .*b were measured on different images \(the first 2 and 3\)"),
         ({"fgsm": "10"}, {}, "no attack in common: .*a has cw; .*b has fgsm"),
     ],
 )
@@ -99,6 +98,31 @@ def test_what_cannot_be_compared_is_refused_in_one_line(
     with pytest.raises(InputError, match=message) as caught:
         compare(store("a", {"cw": "10"}), store("b", other, **about))
     assert "\n" not in str(caught.value)
+
+
+def test_of_more_images_the_first_are_compared(store: Store) -> None:
+    found = compare(store("a", {"cw": "1011"}), store("b", {"cw": "001"}))
+    assert (found.images, found.notes) == (3, ("A was measured on 4 images, B on 3: the first are compared",))
+    assert (found.rows[0].only_a, found.rows[0].both, found.rows[0].images) == (1, 1, 3)
+
+
+def test_an_attack_on_fewer_images_is_compared_on_those(store: Store) -> None:
+    a, b = store("a", {"natural": "1111", "strong": "110"}), store("b", {"natural": "1111", "strong": "01"})
+    natural, strong = compare(a, b).rows
+    assert (natural.images, strong.images, strong.both, strong.only_a) == (4, 2, 1, 1)
+
+
+def test_a_run_alone_compares_its_teacher_with_its_model(store: Store, tmp_path: Path) -> None:
+    for name, digits in (("teacher", "111"), ("model", "101")):
+        (tmp_path / "run" / "evaluation").mkdir(parents=True, exist_ok=True)
+        store(name, {"cw": digits}).rename(tmp_path / "run" / "evaluation" / name)
+    run = tmp_path / "run"
+    alone, both = compare(run), compare(run / OF_TEACHER, run)
+    assert (alone.a, alone.b) == (run / OF_TEACHER, run)
+    assert alone.rows == both.rows
+    assert (alone.rows[0].accuracy_a, alone.rows[0].only_a, alone.rows[0].only_b) == (100, 1, 0)
+    with pytest.raises(InputError, match="teacher keeps no verdicts of a teacher; give two folders"):
+        compare(run / OF_TEACHER)
 
 
 def test_a_folder_without_verdicts_is_refused(store: Store, tmp_path: Path) -> None:

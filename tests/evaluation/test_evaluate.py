@@ -38,7 +38,7 @@ def run(tmp_path: Path, tiny_teacher: nn.Module, tiny_data: Data, quick: Callabl
 def test_of_a_run_its_recipe_says_how_it_is_measured(run: Result, tiny_teacher: nn.Module, tiny_data: Data) -> None:
     measured = partial(evaluate, run.folder, tiny_data, architecture=type(tiny_teacher)())
     scores = measured()
-    assert dict(scores) == run.summary["pruned"]
+    assert scores.accuracies == run.summary["pruned"]
     assert (scores.images, scores.threat, scores.findings) == (40, Threat(radius=0.05, step=0.0125), ())
     assert scores.folder is None
     assert measured(settings={"evaluation.images": 30}).images == 30
@@ -46,7 +46,7 @@ def test_of_a_run_its_recipe_says_how_it_is_measured(run: Result, tiny_teacher: 
     assert list(measured(attacks="fgsm")) == ["natural", "fgsm"]
     assert measured(settings={"threat.radius": 0.1}).threat == Threat(radius=0.1, step=0.0125)
     assert measured(settings={"threat.radius": 0.1}, threat=Threat(radius=0.2)).threat == Threat(radius=0.2)
-    assert list(measured(recipe=Recipe(), images=5, checks=False)) == list(Recipe().evaluation.attacks)
+    assert list(measured(recipe=Recipe(), images=5, checks=False)) == [*Recipe().evaluation.attacks, "strong"]
     kept = json.loads((run.folder / "evaluation" / "model" / "evaluation.json").read_text())
     assert (kept["seed"], kept["images"], kept["attacks"]) == (3, 40, ["natural", "pgd2"])
 

@@ -281,7 +281,7 @@ def test_it_says_where_it_goes_on_and_how_to(tmp_path: Path, short: None) -> Non
                 raise KeyboardInterrupt from None
 
     where = tmp_path / "a"
-    stopped, resumed, finished = Interrupted(5), Killer(), Killer()
+    stopped, resumed, finished = Interrupted(30), Killer(), Killer()
     with pytest.raises(KeyboardInterrupt):
         everything(where, progress=stopped)
     everything(where, progress=resumed)

@@ -88,6 +88,7 @@ def test_a_row_an_attack_with_the_parts_of_autoattack_before_it(scores: Scores) 
     low, high = wilson(7922, 10_000)
     assert rows["natural"] == {
         "attack": "natural",
+        "images": 10_000,
         "accuracy": 79.22,
         "low": round(low, 3),
         "high": round(high, 3),

@@ -163,7 +163,8 @@ def data_of(split: Images, classes: int = 2) -> Data:
 def test_scores_are_readable() -> None:
     right = {"natural": torch.tensor([True, True, True]), "pgd20": torch.tensor([True, False, True])}
     scores = Scores(Threat(), right, {})
-    assert repr(scores) == "<Scores of 3 images: natural 100.00 %, pgd20 66.67 %>"
+    text = "natural 100.00 %, PGD-20 66.67 %, worst case 66.67 %"
+    assert repr(scores) == f"<Scores on 3 images, l∞ 8/255: {text}>"
     assert dict(scores) == {"natural": 100.0, "pgd20": pytest.approx(200 / 3)}
     assert (list(scores), len(scores), scores["natural"], scores.folder) == (["natural", "pgd20"], 2, 100.0, None)
 

@@ -74,16 +74,26 @@ def test_a_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
         save_verdicts(tmp_path / "missing" / "v", RIGHT, ABOUT)
 
 
+def test_an_attack_may_have_seen_fewer_images(tmp_path: Path) -> None:
+    right = {"natural": torch.tensor([True, True, False, True, True]), "strong": torch.tensor([True, False, False])}
+    save_verdicts(tmp_path / "v", right, ABOUT)
+    again, about = load_verdicts(tmp_path / "v")
+    assert about == ABOUT
+    assert {name: verdicts.tolist() for name, verdicts in again.items()} == {
+        name: verdicts.tolist() for name, verdicts in right.items()
+    }
+
+
 @pytest.mark.parametrize(
     ("right", "found"),
     [
         ({}, "found none"),
-        ({"natural": torch.ones(3, dtype=torch.bool), "cw": torch.ones(4, dtype=torch.bool)}, "natural: 3 .* cw: 4 "),
+        ({"natural": torch.ones(3, dtype=torch.bool), "cw": torch.ones(4)}, "natural: 3 .* cw: 4 torch.float32"),
         ({"natural": torch.ones(3)}, "natural: 3 torch.float32"),
     ],
 )
 def test_verdicts_that_do_not_belong_together_are_refused(tmp_path: Path, right: dict[str, Tensor], found: str) -> None:
-    with pytest.raises(InputError, match=f"bool tensors of one length.*{found}"):
+    with pytest.raises(InputError, match=f"bool tensors, one for each attack; .*{found}"):
         save_verdicts(tmp_path / "v", right, ABOUT)
     assert not list(tmp_path.iterdir())
 

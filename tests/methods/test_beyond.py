@@ -134,7 +134,9 @@ class TestTightening:
         with pytest.raises(KeyboardInterrupt):
             pwoa.prune(tiny_teacher, tiny_data, rate=8, recipe=recipe, folder=tmp_path / "cut", progress=killed(at))
         again = pwoa.prune(tiny_teacher, tiny_data, rate=8, recipe=recipe, folder=tmp_path / "cut")
-        assert all(torch.equal(value, again.model.state_dict()[name]) for name, value in whole.model.state_dict().items())
+        assert all(
+            torch.equal(value, again.model.state_dict()[name]) for name, value in whole.model.state_dict().items()
+        )
 
     @pytest.mark.parametrize("rate", [0.5, 0.99])
     def test_a_start_below_1_is_refused(self, rate: float) -> None:

@@ -15,6 +15,8 @@ import pwoa
 from pwoa.data.images import Data
 from pwoa.demo import NAIVE
 from pwoa.errors import InputError
+from pwoa.evaluation.comparison import compare
+from pwoa.evaluation.folder import OF_TEACHER
 from pwoa.guard import ExampleFreeViolation
 from pwoa.methods import METHODS
 from pwoa.methods.pwoa import Pwoa, Search
@@ -71,7 +73,7 @@ def test_the_run_folder_tells_everything(result: Result) -> None:
     summary = json.loads((result.folder / "result.json").read_text())
     assert summary == result.summary
     assert summary["example_free"] is True
-    assert set(summary["teacher"]) == set(summary["pruned"]) == {"natural", "pgd2"}
+    assert set(summary["teacher"]) == set(summary["pruned"]) == {"natural", "pgd2", "worst"}
     loaded = pwoa.load_model(result.folder, architecture=type(result.model)())
     assert all(torch.equal(v, loaded.state_dict()[k]) for k, v in result.model.state_dict().items())
 
@@ -319,12 +321,19 @@ def test_plain_hsic_and_bfloat16_and_augmentation_run(
     assert prune(tiny_teacher, tiny_data, rate=4, recipe=recipe, folder=tmp_path / "run").summary["rate"] == 4.0
 
 
-def test_given_scores_of_the_teacher_are_not_measured_again(
-    tmp_path: Path, tiny_teacher: nn.Module, tiny_data: Data, quick: Make
+def test_a_teacher_that_was_evaluated_is_not_measured_again(
+    tmp_path: Path, tiny_teacher: nn.Module, tiny_data: Data, quick: Make, told: Any
 ) -> None:
-    known = {"natural": 12.0, "pgd2": 3.0}
-    result = prune(tiny_teacher, tiny_data, recipe=quick(), folder=tmp_path / "run", teacher_scores=known)
-    assert result.summary["teacher"] == known
+    first = prune(tiny_teacher, tiny_data, recipe=quick(), folder=tmp_path / "first")
+    known = first.folder / OF_TEACHER
+    run = tmp_path / "run"
+    again = prune(tiny_teacher, tiny_data, recipe=quick(), folder=run, teacher_evaluation=known, progress=told)
+    assert again.summary["teacher"] == first.summary["teacher"]
+    assert f"{run / OF_TEACHER} is finished, nothing is left to do" in told.said
+    assert compare(run).rows == compare(known, run).rows  # the verdicts are there as well
+    other, folder = quick(training__seed=1), tmp_path / "other"
+    with pytest.raises(InputError, match=r"holds another evaluation .*seed"):
+        prune(tiny_teacher, tiny_data, recipe=other, folder=folder, teacher_evaluation=known)
 
 
 class Softmax(nn.Module):

@@ -284,6 +284,7 @@ def test_a_model_on_the_hub_is_evaluated_and_pruned(hub: StandIn, tmp_path: Path
         "evaluation.images": 20,
         "evaluation.attacks": "natural",
         "evaluation.checks": False,
+        "evaluation.strong": 0,
     }
     teacher = {"teacher.checkpoint": "hf:me/teacher", "teacher.architecture": "auto", "data.validation": 20}
     plan = pwoa.load_recipe("demo").with_settings(few | teacher)

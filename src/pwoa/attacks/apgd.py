@@ -27,6 +27,9 @@ if TYPE_CHECKING:
     from pwoa.models.border import LogitModel
 
 STEPS = 100
+STRONG_CE_STEPS, STRONG_TARGETS, STRONG_T_STEPS = 50, 1, 50
+"""Of `strong`: how many steps of APGD-CE, then how many classes APGD-T aims at, in how many steps each."""
+STRONG_CALLS = STRONG_CE_STEPS + STRONG_TARGETS * STRONG_T_STEPS
 MOMENTUM = 0.75  # the paper's α: the share of the new step
 GROWTH = 0.75  # the paper's ρ: the share of steps that must raise the loss
 _TINY = 1e-12
@@ -76,6 +79,26 @@ def apgd_t(
 def apgd_t_rounds(classes: int, *, targets: int = TARGETS, steps: int = STEPS) -> Sequence[Round]:
     """Return a round for each target class, most likely first."""
     return [partial(_aim, rank=rank, steps=steps) for rank in range(min(targets, classes - 1))]
+
+
+def strong(model: LogitModel, x: Tensor, labels: Tensor, threat: Threat, *, generator: Random = None) -> Tensor:
+    """Run APGD-CE, then APGD-T for the likeliest classes, both cut to what a table can afford.
+
+    Example: `strong(model, x, labels, Threat("linf", 8 / 255))`.
+    """
+    refuse_attack("strong")
+    return run_rounds(strong_rounds, Problem(model, x, labels, threat, generator))
+
+
+def strong_rounds(
+    classes: int, *, ce_steps: int = STRONG_CE_STEPS, targets: int = STRONG_TARGETS, steps: int = STRONG_T_STEPS
+) -> Sequence[Round]:
+    """Return a round of APGD-CE, and one of APGD-T for each target class."""
+
+    def untargeted(problem: Problem, best: Tensor) -> Tensor:
+        return _ascend(problem, ce, ce_steps)
+
+    return [untargeted, *apgd_t_rounds(classes, targets=targets, steps=steps)]
 
 
 def _aim(problem: Problem, best: Tensor, *, rank: int, steps: int) -> Tensor:

@@ -7,14 +7,23 @@ from functools import partial
 
 from torch import Tensor
 
-from pwoa.attacks.apgd import apgd_ce, apgd_dlr, apgd_t, apgd_t_rounds
+from pwoa.attacks.apgd import (
+    STEPS,
+    STRONG_CALLS,
+    apgd_ce,
+    apgd_dlr,
+    apgd_t,
+    apgd_t_rounds,
+    strong,
+    strong_rounds,
+)
 from pwoa.attacks.fab import fab_t, fab_t_rounds
 from pwoa.attacks.gradient import CW_STEPS, AttackLoss, cross_entropy, cw, fgsm, margin, pgd
-from pwoa.attacks.problem import Problem, Round, Rounds
-from pwoa.attacks.square import square, square_rounds
+from pwoa.attacks.problem import TARGETS, Problem, Round, Rounds
+from pwoa.attacks.square import QUERIES, square, square_rounds
 from pwoa.errors import InputError
 
-NATURAL, AUTOATTACK, TRANSFER = "natural", "autoattack", "transfer"
+NATURAL, AUTOATTACK, TRANSFER, STRONG = "natural", "autoattack", "transfer", "strong"
 SETS = {"paper": (NATURAL, "fgsm", "pgd10", "pgd20", "cw", AUTOATTACK)}
 """Names that stand for several measures; `paper` is the six of the paper."""
 
@@ -35,6 +44,7 @@ class Attack:
     short: measured batch by batch; all others are run by AutoAttack.
     on_surrogate: it searches on another model, and what it finds is tried on the one that is measured.
     loss, steps: of PGD on a loss, where a longer one goes on from a shorter one.
+    calls: about how often it calls the model, for a bar that moves and for checks that cost no more than the attacks.
     """
 
     name: str
@@ -48,9 +58,11 @@ class Attack:
     on_surrogate: bool = False
     loss: AttackLoss | None = None
     steps: int = 0
+    calls: int = 0
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "parts", self.parts or (self.name,))
+        object.__setattr__(self, "calls", self.calls or max(self.steps, 1))
 
     def rounds_for(self, classes: int) -> Sequence[Round]:
         """Return the rounds for so many classes; without any, the whole attack is one."""
@@ -75,7 +87,7 @@ def register(attack: Attack) -> None:
 
 def find_attack(name: str) -> Attack:
     """Return the attack of this name; an unknown one is an error. Example: `find_attack("pgd20").label`."""
-    if attack := _lookup(name):
+    if attack := lookup(name):
         return attack
     replaced = f" ({_REPLACED[name]})" if name in _REPLACED else ""
     known = ", ".join((*SETS, *ATTACKS))
@@ -108,12 +120,12 @@ def attack_label(name: str) -> str:
     Example: `attack_label("cw50")`.
     """
     attack, _, radius = name.partition("@")
-    known = [(part, _lookup(part)) for part in reversed(attack.split(":"))]
+    known = [(part, lookup(part)) for part in reversed(attack.split(":"))]
     labels = [attack.label if attack else _WORDS.get(part, part) for part, attack in known]
     return " of ".join(labels) + (f" at {radius}" if radius else "")
 
 
-def _lookup(name: str) -> Attack | None:
+def lookup(name: str) -> Attack | None:
     """Return the attack of this name, with the number of steps that ends it put in; None for an unknown one."""
     if name in ATTACKS and not name.endswith("N"):
         return ATTACKS[name]
@@ -122,7 +134,8 @@ def _lookup(name: str) -> Attack | None:
     if numbered is None or family is None or family.run is None:
         return None
     label, steps = family.label.removesuffix("N") + numbered[2], int(numbered[2])
-    return replace(family, name=name, label=label, run=partial(family.run, steps=steps), parts=(name,), steps=steps)
+    run = partial(family.run, steps=steps)
+    return replace(family, name=name, label=label, run=run, parts=(name,), steps=steps, calls=steps)
 
 
 for _attack in (
@@ -132,10 +145,10 @@ for _attack in (
     Attack("cw", "CW", run=cw, short=True, loss=margin, steps=CW_STEPS),
     Attack("cwN", "CW-N", run=cw, short=True, loss=margin),
     Attack(AUTOATTACK, "AutoAttack", parts=("apgd-ce", "apgd-t", "fab-t", "square")),
-    Attack("apgd-ce", "APGD-CE", run=apgd_ce),
-    Attack("apgd-t", "APGD-T", run=apgd_t, rounds=apgd_t_rounds),
-    Attack("fab-t", "FAB-T", run=fab_t, rounds=fab_t_rounds),
-    Attack("square", "Square", run=square, rounds=square_rounds, needs_gradients=False, continues=True),
+    Attack("apgd-ce", "APGD-CE", run=apgd_ce, calls=STEPS),
+    Attack("apgd-t", "APGD-T", run=apgd_t, rounds=apgd_t_rounds, calls=TARGETS * STEPS),
+    Attack("fab-t", "FAB-T", run=fab_t, rounds=fab_t_rounds, calls=2 * TARGETS * STEPS),
+    Attack("square", "Square", run=square, rounds=square_rounds, needs_gradients=False, continues=True, calls=QUERIES),
     Attack(
         "square-paper",
         "Square (paper)",
@@ -143,8 +156,10 @@ for _attack in (
         rounds=partial(square_rounds, paper=True),
         needs_gradients=False,
         continues=True,
+        calls=QUERIES,
     ),
-    Attack("apgd-dlr", "APGD-DLR", run=apgd_dlr),
+    Attack("apgd-dlr", "APGD-DLR", run=apgd_dlr, calls=STEPS),
+    Attack(STRONG, "strong", run=strong, rounds=strong_rounds, calls=STRONG_CALLS),
     Attack(TRANSFER, "transfer", parts=("apgd-ce", "apgd-t"), needs_gradients=False, on_surrogate=True),
 ):
     register(_attack)

@@ -15,6 +15,7 @@ from pwoa.cli.options import (
     SetOption,
     StdOption,
     given,
+    print_notes,
     print_table,
     print_warnings,
     say,
@@ -22,8 +23,8 @@ from pwoa.cli.options import (
 from pwoa.errors import InputError, counted
 
 ATTACKS_HELP = (
-    "natural, fgsm, pgdN, cw, cwN, autoattack or its parts (apgd-ce, apgd-t, fab-t, square), square-paper, transfer; "
-    "paper is the paper's six measures. Else those of the run's recipe."
+    "natural, fgsm, pgdN, cw, cwN, autoattack or its parts (apgd-ce, apgd-t, fab-t, square), square-paper, strong, "
+    "transfer; paper is the paper's six measures. Else those of the run's recipe, then strong."
 )
 
 
@@ -98,18 +99,21 @@ def evaluate(
         progress=ConsoleProgress(),
     )
     _print_scores(scores, f"{model}: {counted(scores.images, 'test image')}, {scores.threat}")
-    say(f"evaluation folder: {scores.folder}")
     if scores.curve and scores.folder is not None:
         _plot_curve(scores, scores.folder / "curve.png")
 
 
 def compare(
     a: Annotated[Path, typer.Argument(help="The folder of an evaluation, or of a run.")],
-    b: Annotated[Path, typer.Argument(help="Another one, of the same images.")],
+    b: Annotated[
+        Path | None, typer.Argument(help="Another one, of the same data; without it a run's teacher and its model.")
+    ] = None,
 ) -> None:
     """Compare two evaluations image by image: which is more robust, and is it chance?
 
     Example: [bold]pwoa compare runs/demo/naive runs/demo/pwoa[/bold]
+
+    Example: [bold]pwoa compare runs/demo/pwoa[/bold] (its teacher with the pruned model)
     """
     from pwoa.evaluation.comparison import compare as library
     from pwoa.report.table import comparison_table
@@ -121,6 +125,7 @@ def _print_scores(scores: Any, title: str) -> None:
     from pwoa.report.table import evaluation_table, score_rows
 
     print_table(evaluation_table(score_rows(scores), title))
+    print_notes(scores, scores.threat)
     print_warnings([(finding.check, finding.message) for finding in scores.findings])
 
 

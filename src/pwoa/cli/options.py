@@ -2,7 +2,8 @@
 
 import os
 import sys
-from collections.abc import Iterator, Mapping
+import warnings
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any
@@ -11,7 +12,7 @@ import typer
 from typer.core import TyperGroup
 
 from pwoa import __version__
-from pwoa.errors import ProcessDied, explain, one_line, printable
+from pwoa.errors import DefenceWarning, ProcessDied, explain, one_line, printable
 
 
 class Verbs(TyperGroup):
@@ -26,7 +27,9 @@ class Verbs(TyperGroup):
         if not standalone_mode:
             return super().main(*args, standalone_mode=False, **kwargs)
         try:
-            code = super().main(*args, standalone_mode=False, **kwargs)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", DefenceWarning)  # a verb prints what the checks found, below its table
+                code = super().main(*args, standalone_mode=False, **kwargs)
             sys.stdout.flush()  # a full disk is found here, not while Python ends
         except KeyboardInterrupt:  # a second Ctrl-C, while the first was answered
             code = 130
@@ -141,9 +144,20 @@ def print_table(table: Any, gap: bool = True) -> None:
     console().print(_Printable(table))
 
 
-def print_warnings(warnings: Mapping[str, str] | list[tuple[str, str]]) -> None:
+def print_notes(attacks: Iterable[str], threat: Any) -> None:
+    """Print which attacks of a table cannot reach the edge of the ball, and what `strong` is."""
+    from pwoa.evaluation.scores import weak_steps
+
+    names = list(attacks)
+    if short := weak_steps(names, threat):
+        print(f"note: {short}.")
+    if "strong" in names:
+        print("strong is APGD-CE and APGD-T; the worst case is the accuracy under all of these attacks together.")
+
+
+def print_warnings(findings: Mapping[str, str] | list[tuple[str, str]]) -> None:
     """Print what checks found, as (check, message)."""
-    for check, message in warnings.items() if isinstance(warnings, Mapping) else warnings:
+    for check, message in findings.items() if isinstance(findings, Mapping) else findings:
         print_warning(f"warning ({check}): {message}")
 
 

@@ -20,6 +20,7 @@ from pwoa.cli.options import (
     SetOption,
     StdOption,
     given,
+    print_notes,
     print_table,
     print_warnings,
     say,
@@ -190,6 +191,7 @@ def demo(
     """See the paper's claim happen: prune a robust LeNet naively and by PwoA, in minutes on a CPU."""
     from pwoa import demo as library
     from pwoa.progress import ConsoleProgress
+    from pwoa.recipe import load_recipe
     from pwoa.report.plots import accuracy_bars
     from pwoa.report.table import accuracy_table
 
@@ -203,12 +205,14 @@ def demo(
         "PwoA": result["pwoa"],
     }
     title = f"Accuracy in % on {counted(result['images'], 'test image')}, l∞ 0.3, rate {result['rate']:.4g}"
-    print_table(accuracy_table(rows, title))
-    kept = {name: 100 * result[name]["pgd20"] / result["teacher"]["pgd20"] for name in ("naive", "pwoa")}
-    ours, naive = kept["pwoa"], kept["naive"]
-    print(f"Of the teacher's accuracy under PGD-20, PwoA keeps {ours:.0f} %, naive pruning {naive:.0f} %.")
+    print_table(accuracy_table(rows, title, result["fewer"]))
+    print_notes(result["teacher"], load_recipe("demo").threat)
+    print_warnings([(f"{finding['check']}, {finding['model']}", finding["message"]) for finding in result["warnings"]])
+    for attack, words in (("pgd20", "under PGD-20"), ("worst", "in the worst case")):
+        ours, naive = (100 * result[name][attack] / result["teacher"][attack] for name in ("pwoa", "naive"))
+        print(f"Of the teacher's accuracy {words}, PwoA keeps {ours:.0f} %, naive pruning {naive:.0f} %.")
     try:
-        accuracy_bars(rows, title, out / "robustness.png")
+        accuracy_bars(rows, title, out / "robustness.png", result["fewer"])
         say(f"plot: {out / 'robustness.png'}")
     except InputError as error:
         say(str(error))
@@ -224,10 +228,13 @@ def _leave_to_the_first() -> NoReturn:
 
 def _print_result(models: dict[str, dict[str, float]], summary: Mapping[str, Any], threat: Any) -> None:
     from pwoa.report.table import result_table
+    from pwoa.runs.prepare import findings_in
 
     images = summary["images"]
-    print_table(result_table(models, images, f"Accuracy in % on {counted(images, 'test image')}, {threat}"))
-    print_warnings([(warning["check"], warning["message"]) for warning in summary.get("warnings", [])])
+    title = f"Accuracy in % on {counted(images, 'test image')}, {threat}"
+    print_table(result_table(models, images, title, summary.get("fewer")))
+    print_notes([attack for accuracies in models.values() for attack in accuracies], threat)
+    print_warnings(findings_in(summary))
 
 
 def _print_sparsity(summary: Mapping[str, Any]) -> None:

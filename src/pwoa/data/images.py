@@ -12,7 +12,7 @@ from torch.nn.functional import pad
 from pwoa.errors import InputError, counted
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Images:
     """A split of a data set: pixels [N, C, H, W], uint8 or float32 in [0, 1], and labels [N], int64."""
 
@@ -21,6 +21,9 @@ class Images:
 
     def __len__(self) -> int:
         return len(self.labels)
+
+    def __repr__(self) -> str:
+        return f"<{counted(len(self), 'image')} of {'×'.join(map(str, self.pixels.shape[1:]))}>"
 
     def to(self, device: torch.device | str) -> "Images":
         """Return the images on another device."""
@@ -37,7 +40,7 @@ class Images:
         return Images(self.pixels[:n], self.labels[:n])
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Data:
     """A data set: training and test images of one shape, with labels 0 … classes − 1."""
 
@@ -45,6 +48,11 @@ class Data:
     train: Images
     test: Images
     classes: int
+
+    def __repr__(self) -> str:
+        shape = "×".join(map(str, self.train.pixels.shape[1:]))
+        counts = f"{counted(len(self.train), 'training image')} and {counted(len(self.test), 'test image')}"
+        return f"<Data {self.name}: {counts} of {shape}, {counted(self.classes, 'class', 'classes')}>"
 
     def split(self, validation: int, seed: int, images: int = 0) -> tuple[Tensor, Tensor]:
         """Return indices into `train`: the part to train on, and `validation` held-out ones in random order.

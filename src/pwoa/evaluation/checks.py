@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -10,18 +11,20 @@ import torch
 from torch import Tensor
 
 from pwoa.attacks.apgd import STEPS as APGD_STEPS
-from pwoa.attacks.apgd import apgd_ce
+from pwoa.attacks.apgd import STRONG_CE_STEPS, apgd_ce
 from pwoa.attacks.gradient import cross_entropy, pgd
 from pwoa.attacks.problem import is_broken
-from pwoa.attacks.registry import AUTOATTACK, NATURAL, find_attack
+from pwoa.attacks.registry import AUTOATTACK, NATURAL, STRONG, find_attack
 from pwoa.attacks.square import square
-from pwoa.errors import InputError, counted, first_line
+from pwoa.errors import DefenceWarning, InputError, counted, first_line
 from pwoa.guard import refuse_attack
 from pwoa.models.border import LogitModel
 from pwoa.threat import Threat
 
 IMAGES = 100
 """How many images a check looks at, at most, where that costs forward passes."""
+ATTACKED, FEWEST = 50, 10
+"""How many images the checks attack, at most, and however little the attacks themselves have cost."""
 
 
 @dataclass(frozen=True)
@@ -32,9 +35,15 @@ class Finding:
     message: str
 
 
-def some(images: Tensor, seed: int) -> Tensor:
-    """Choose at most IMAGES of these numbers of images, whatever their order: data may be sorted by class."""
-    return images[torch.randperm(len(images), generator=torch.Generator().manual_seed(seed))[:IMAGES]]
+def warn_of(findings: Iterable[tuple[str, str]]) -> None:
+    """Give findings, as (check, message), as Python warnings at the line that called the function that calls this."""
+    for check, message in findings:
+        warnings.warn(f"{check}: {message}", DefenceWarning, stacklevel=3)
+
+
+def some(images: Tensor, seed: int, limit: int = IMAGES) -> Tensor:
+    """Choose at most `limit` of these numbers of images, whatever their order: data may be sorted by class."""
+    return images[torch.randperm(len(images), generator=torch.Generator().manual_seed(seed))[:limit]]
 
 
 @torch.no_grad()
@@ -47,6 +56,7 @@ BROKEN_AGAIN = 0.02
 BROKEN_BLIND = 0.005
 QUERIES = 200
 WIDE_STEPS = 50
+FORWARD = 3  # a call with its gradient takes about three times as long as one without
 UNBROKEN = 0.1
 
 Run = Callable[..., Tensor]
@@ -65,22 +75,24 @@ def check_attacks(
     after: Mapping[str, Tensor] = {},
     seed: int = 0,
     differentiable: bool = True,
+    limit: int = IMAGES,
     tell: Tell = lambda check: None,
 ) -> list[Finding]:
     """Judge the attacks that were run, and run some short ones more on images that survived them all.
 
     right: for each attack (or `natural`) whether each of `x` is right under it.
     after: for each component of AutoAttack, in order, whether each is still right after it.
+    limit: how many images are attacked, at most.
     """
     refuse_attack("defence checks")
     white, black = _by_kind(right, after)
-    findings = _check_results(white, black, len(x))
+    findings = _check_results(*({name: v for name, v in kind.items() if len(v) == len(x)} for kind in (white, black)))
     if not white and not black:
         return findings
     unbroken = _surviving([*right.values(), *after.values()])
     if not bool(unbroken.any()):
         return findings
-    chosen = some(unbroken.nonzero().flatten(), seed).to(x.device)
+    chosen = some(unbroken.nonzero().flatten(), seed, limit).to(x.device)
     trial = _Trial(model, x[chosen], labels[chosen], threat, 100 * float(unbroken.float().mean()), seed, tell)
     if differentiable:
         findings += _check_longer(trial, white)
@@ -89,6 +101,15 @@ def check_attacks(
     if differentiable and white:
         findings += _check_wide(trial)
     return findings
+
+
+def affordable(right: Mapping[str, Tensor]) -> tuple[int, int]:
+    """Return how many images `check_attacks` may attack for no more than the attacks cost, and the calls for each."""
+    attacks = {name: find_attack(name) for name in right if name != NATURAL}
+    spent = sum(len(right[name]) * attack.calls for name, attack in attacks.items())
+    steps = max((attack.steps for attack in attacks.values() if attack.loss is not None), default=0)
+    calls = LONGER * (_long_steps(attacks) or steps) + QUERIES // FORWARD + WIDE_STEPS
+    return max(FEWEST, min(ATTACKED, spent // calls)), calls
 
 
 def check_curve(radii: Sequence[float], accuracy: Mapping[str, Sequence[float]], n: int) -> list[Finding]:
@@ -126,15 +147,18 @@ def _searched_blindly(attacks: Iterable[str]) -> bool:
     return not all(find_attack(part).needs_gradients for part in parts)
 
 
-def _surviving(verdicts: Iterable[Tensor]) -> Tensor:
-    return torch.stack([verdict.cpu() for verdict in verdicts]).all(0)
+def _surviving(verdicts: Sequence[Tensor]) -> Tensor:
+    """Tell of the images that all attacks have seen which are right under all of them."""
+    seen = min(map(len, verdicts))
+    return torch.stack([verdict[:seen].cpu() for verdict in verdicts]).all(0)
 
 
-def _check_results(white: Mapping[str, Tensor], black: Mapping[str, Tensor], n: int) -> list[Finding]:
-    """Check `black-box`, from what has been measured."""
+def _check_results(white: Mapping[str, Tensor], black: Mapping[str, Tensor]) -> list[Finding]:
+    """Check `black-box`, from what has been measured on all images."""
     if not white:
         return []
-    survived = _surviving(white.values())
+    survived = _surviving(list(white.values()))
+    n = len(survived)
     findings = []
     for name, verdict in black.items():
         broken, rivals = int((survived & ~verdict.cpu()).sum()), int(survived.sum())
@@ -197,8 +221,7 @@ def _check_longer(trial: _Trial, white: Iterable[str]) -> list[Finding]:
 def _longer(attacks: Iterable[str]) -> tuple[str, Run] | None:
     """Return the strongest iterated attack of a list with five times its steps, with its name; None without one."""
     chosen = [find_attack(name) for name in attacks]
-    if not all(attack.short for attack in chosen):
-        steps = LONGER * APGD_STEPS
+    if steps := LONGER * _long_steps([attack.name for attack in chosen]):
         return f"apgd-ce with {steps} steps", partial(apgd_ce, steps=steps)
     iterated = [attack for attack in chosen if attack.loss is not None]
     if not iterated:
@@ -207,6 +230,12 @@ def _longer(attacks: Iterable[str]) -> tuple[str, Run] | None:
     assert longest.loss is not None
     run = partial(pgd, steps=LONGER * longest.steps, loss=longest.loss)
     return f"{longest.name} with {LONGER} times the steps", run
+
+
+def _long_steps(attacks: Iterable[str]) -> int:
+    """Return how many steps of APGD-CE the longer ones of the attacks take; 0 if there are none."""
+    long = [name for name in attacks if not find_attack(name).short]
+    return 0 if not long else STRONG_CE_STEPS if long == [STRONG] else APGD_STEPS
 
 
 def _check_square(trial: _Trial) -> list[Finding]:

@@ -8,7 +8,7 @@ from typing import Any
 from torch import Tensor
 
 from pwoa.errors import InputError, did_you_mean
-from pwoa.evaluation.folder import OF_MODEL
+from pwoa.evaluation.folder import OF_MODEL, OF_TEACHER
 from pwoa.evaluation.scores import FILE, load_verdicts, paired
 from pwoa.threat import Threat, length_text
 
@@ -19,7 +19,7 @@ class Difference:
 
     accuracy_a, accuracy_b: in percent.
     difference: accuracy B − accuracy A in points; `interval` is its 95 % interval (`interval.paired`).
-    both, only_a, only_b, neither: how many images these get right.
+    both, only_a, only_b, neither: how many of `images` these get right.
     p_value: of the exact two-sided McNemar test (`mcnemar`).
     """
 
@@ -33,6 +33,7 @@ class Difference:
     only_b: int
     neither: int
     p_value: float
+    images: int
 
 
 @dataclass(frozen=True)
@@ -62,19 +63,29 @@ class Comparison:
         return self.right[attack]
 
 
-def compare(a: str | Path, b: str | Path) -> Comparison:
+def compare(a: str | Path, b: str | Path | None = None) -> Comparison:
     """Compare the evaluations in two folders under every attack that both have, in the order of A.
 
-    Both must have been measured on the same images of the same data. Another threat is allowed and noted.
-    Points of a security curve (`attack@radius`) are attacks like others. Only the verdicts are read.
+    Example: `compare("runs/a", "runs/b")`; `compare("runs/mine")` compares the teacher of a run with its model.
+
+    Both must have been measured on the same data; if one was on more images, the first ones are compared, which is
+    noted, as is another threat. Points of a security curve (`attack@radius`) are attacks like others. Only the verdicts
+    are read.
     """
+    if b is None:
+        a, b = _teacher_of(a), a
     (right_a, about_a), (right_b, about_b) = _read(a), _read(b)
-    images = _same_images((a, right_a, about_a), (b, right_b, about_b))
-    right = {name: (right_a[name], right_b[name]) for name in right_a if name in right_b}
+    _check_data((a, about_a), (b, about_b))
+    n_a, n_b = (max(map(len, right.values())) for right in (right_a, right_b))
+    images = min(n_a, n_b)
+    common = [name for name in right_a if name in right_b]
+    counts = {name: min(len(right_a[name]), len(right_b[name])) for name in common}
+    right = {name: (right_a[name][:count], right_b[name][:count]) for name, count in counts.items()}
     if not right:
         raise InputError(f"no attack in common: {a} has {', '.join(right_a)}; {b} has {', '.join(right_b)}")
     rows = tuple(_difference(name, *pair) for name, pair in right.items())
-    notes = (*_other_threat(about_a.get("threat"), about_b.get("threat")), *_left_out(right_a, right_b))
+    more = [f"A was measured on {n_a:,} images, B on {n_b:,}: the first are compared"] if n_a != n_b else []
+    notes = (*more, *_other_threat(about_a.get("threat"), about_b.get("threat")), *_left_out(right_a, right_b))
     return Comparison(Path(a), Path(b), images, rows, notes, right)
 
 
@@ -94,6 +105,14 @@ def mcnemar(only_a: int, only_b: int) -> float:
     return min(1.0, tail / (1 << (discordant - 1)))
 
 
+def _teacher_of(run: str | Path) -> Path:
+    """Return the folder in which a run keeps the evaluation of its teacher."""
+    folder = Path(run) / OF_TEACHER
+    if not (folder / FILE).exists():
+        raise InputError(f"{run} keeps no verdicts of a teacher; give two folders to compare")
+    return folder
+
+
 def _read(folder: str | Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     if not Path(folder).is_dir():
         raise InputError(f"{folder} is not a folder; give the folder of an evaluation")
@@ -103,21 +122,15 @@ def _read(folder: str | Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     return load_verdicts(file)
 
 
-def _same_images(*sides: tuple[str | Path, Mapping[str, Tensor], Mapping[str, Any]]) -> int:
-    """Return how many images; an error unless both sides have the same ones."""
-    for folder, _, about in sides:
+def _check_data(*sides: tuple[str | Path, Mapping[str, Any]]) -> None:
+    """Refuse two sides that were not measured on the same data."""
+    for folder, about in sides:
         if not about.get("data"):
             raise InputError(f"{folder} does not say which data it was measured on; evaluate the model again")
-    (a, right_a, about_a), (b, right_b, about_b) = sides
+    (a, about_a), (b, about_b) = sides
     if about_a["data"] != about_b["data"]:
         prints = " and ".join(str(about["data"])[:12] for about in (about_a, about_b))
         raise InputError(f"{a} and {b} were measured on different data (SHA-256 {prints}); evaluate both on the same")
-    n_a, n_b = (len(next(iter(right.values()))) for right in (right_a, right_b))
-    if n_a != n_b:
-        raise InputError(
-            f"{a} and {b} were measured on different images (the first {n_a:,} and {n_b:,}); evaluate both on as many"
-        )
-    return n_a
 
 
 def _difference(attack: str, a: Tensor, b: Tensor) -> Difference:
@@ -134,6 +147,7 @@ def _difference(attack: str, a: Tensor, b: Tensor) -> Difference:
         only_b=only_b,
         neither=n - both - only_a - only_b,
         p_value=mcnemar(only_a, only_b),
+        images=n,
     )
 
 

@@ -18,12 +18,13 @@ from typing import Any
 import torch
 from torch import nn
 
+from pwoa.attacks.registry import STRONG
 from pwoa.data.images import Data
 from pwoa.data.load import load_data
 from pwoa.devices import choose_device, exact_float32
 from pwoa.errors import InputError, counted
 from pwoa.evaluation.behaviour import check_behaviour, check_modes
-from pwoa.evaluation.checks import Finding, check_attacks, check_curve
+from pwoa.evaluation.checks import Finding, affordable, check_attacks, check_curve, warn_of
 from pwoa.evaluation.folder import EvaluationFolder
 from pwoa.evaluation.record import result_of
 from pwoa.evaluation.robustness import Measurement, robustness, work
@@ -31,7 +32,7 @@ from pwoa.evaluation.scores import Scores
 from pwoa.evaluation.subject import Subject, curve_threats
 from pwoa.models.border import as_logits, evaluating
 from pwoa.models.load import load_model, trained_threat
-from pwoa.progress import Progress
+from pwoa.progress import Pace, Progress, choose_progress
 from pwoa.recipe import Evaluation, Recipe, load_recipe, preset_for, recipe_for, recorded_recipe, records_recipe
 from pwoa.recipe.settings import merge
 from pwoa.threat import Threat
@@ -63,7 +64,7 @@ def evaluate(
     device: str = AUTO,
     folder: str | Path | None = None,
     name: str = "",
-    progress: Progress | None = None,
+    progress: Progress | bool | None = None,
 ) -> Scores:
     """Measure a model's accuracy on test images, natural and under attack.
 
@@ -73,14 +74,17 @@ def evaluate(
     model: a network, or what `load_model` takes (with architecture, checkpoint, mean and std): a run, a checkpoint, ….
     data: what `load_data` takes; None takes that of the run.
     attacks, radii, images, batch, seed, precision, checks: short for the settings "evaluation.…" (`pwoa.Evaluation`).
+        Without `attacks` the attack `strong` comes after those of the recipe, on `evaluation.strong` images.
     threat: the attacker; None takes that of the recipe.
     recipe, settings: whence the other settings come; else from the run, or the defaults with the threat that the model
         was trained for, as its folder says, or that is usual for the data.
     surrogate: the model that the attack `transfer` searches on.
     folder: where result.json and the verdicts are kept; the same folder again resumes what was broken off. `auto`
         chooses one under runs/evaluate; None keeps nothing.
+    progress: by default bars on a terminal and nothing elsewhere; False shows nothing, True lines everywhere.
+    What the defence checks find is also a Python warning (`pwoa.errors.DefenceWarning`).
     """
-    progress = progress or Progress()
+    progress = choose_progress(progress)
     if not isinstance(threat, (Threat, NoneType)):
         raise InputError(f"the threat must be as pwoa.Threat('linf', 0.3, 0.01), not {threat!r}")
     for role, network in (("model", model), ("surrogate", surrogate)):
@@ -116,8 +120,12 @@ def evaluate(
     if isinstance(other, (str, Path)):
         other = load_model(other, loaded, architecture=surrogate_architecture)
     subject = Subject.of(network, loaded, plan.evaluation.images, where, other)
+    evaluation = plan.seeded_evaluation()
+    named = "evaluation.attacks" in changes and "evaluation.strong" not in changes
     evaluation = dataclasses.replace(
-        plan.seeded_evaluation(), attacks=subject.possible(plan.evaluation.attacks, given_attacks)
+        evaluation,
+        attacks=subject.possible(evaluation.attacks, given_attacks),
+        strong=0 if named else evaluation.strong,
     )
     label = name or ("" if isinstance(model, nn.Module) else _stem(str(model)))
     place = None if folder is None else Path(folder)
@@ -131,6 +139,7 @@ def evaluate(
     except KeyboardInterrupt:
         progress.say(f"stopped; the same command, with the folder {place}, resumes" if place else "stopped")
         raise
+    warn_of((finding.check, finding.message) for finding in scores.findings)
     return dataclasses.replace(scores, folder=place)
 
 
@@ -204,7 +213,6 @@ def measure(
         try:
             scores = _attack(subject, evaluation, threat, measurements, place, task, progress)
             if evaluation.checks:
-                progress.start("checking for signs of a weak attack", 1)
                 findings = _findings(subject, scores, evaluation.seed, progress)
                 scores = dataclasses.replace(scores, findings=tuple(findings))
         finally:
@@ -222,7 +230,7 @@ def check_teacher(
     The subject's images are those held out of training. Ten steps must cross the ball, so they are quarters of it.
     """
     threat, attack = recipe.threat.in_quarters(), "pgd10"
-    evaluation = Evaluation(attacks=("natural", attack), seed=recipe.training.seed, checks=False)
+    evaluation = Evaluation(attacks=("natural", attack), seed=recipe.training.seed, checks=False, strong=0)
     scores = measure(teacher, evaluation, threat, task="checking the teacher", progress=progress)
     minimum = recipe.teacher.minimum
     if scores[attack] < minimum and not force:
@@ -246,13 +254,13 @@ def _attack(
     """Return the scores at the attacker's own radius, with those at the other radii as their curve."""
     threats = curve_threats(evaluation, threat)
     others = [other for other in threats if other.radius != threat.radius]
-    points = []
+    few, points = subject.strong_images(evaluation), []
     for number, now in enumerate([threat, *others]):
         if number == len(measurements):
             measurements.append(Measurement())
-        attacks = evaluation.attacks if now.radius else ("natural",)
+        attacks, strong = (evaluation.attacks, few) if now.radius else (("natural",), 0)
         title = f"{task} at radius {now.radius_text}" if others else task
-        progress.start(title, work(len(subject.images), attacks))
+        progress.start(title, work(len(subject.images), attacks, strong))
 
         def save(measured: Measurement) -> None:
             if place is not None:
@@ -268,12 +276,15 @@ def _attack(
             seed=evaluation.seed,
             precision=evaluation.precision,
             surrogate=subject.surrogate,
+            strong=strong,
             advance=progress.advance,
             measured=measurements[number],
             save=save,
         )
         if not now.radius:  # nothing can be moved
-            scores = dataclasses.replace(scores, right=dict.fromkeys(evaluation.attacks, scores.right["natural"]))
+            natural = scores.right["natural"]
+            right = dict.fromkeys(evaluation.attacks, natural) | ({STRONG: natural[:few]} if few else {})
+            scores = dataclasses.replace(scores, right=right)
         points.append(scores)
     curve = tuple(sorted(points, key=lambda scores: scores.threat.radius)) if threats else ()
     return dataclasses.replace(points[0], curve=curve)
@@ -286,7 +297,9 @@ def _findings(subject: Subject, scores: Scores, seed: int, progress: Progress) -
         progress.say(f"defence check {check}")
 
     model, classes = subject.model, subject.data.classes
-    logits = as_logits(model, classes)
+    limit, calls = affordable(scores.right)
+    progress.start("checking for signs of a weak attack", limit)
+    logits = Pace(progress.advance, limit, calls).watch(as_logits(model, classes))
     x, labels = subject.images.batch(torch.arange(len(subject.images), device=subject.device))
     with evaluating(model), exact_float32():
         tell("of the model's answers")
@@ -301,9 +314,11 @@ def _findings(subject: Subject, scores: Scores, seed: int, progress: Progress) -
             after=scores.after,
             seed=seed,
             differentiable=subject.differentiable,
+            limit=limit,
             tell=tell,
         )
     if scores.curve:
-        accuracy = {name: [point[name] for point in scores.curve] for name in scores}
-        findings += check_curve([point.threat.radius for point in scores.curve], accuracy, scores.images)
+        radii = [point.threat.radius for point in scores.curve]
+        for name, right in scores.right.items():
+            findings += check_curve(radii, {name: [point[name] for point in scores.curve]}, len(right))
     return findings

@@ -61,6 +61,7 @@ def _row(attack: str, right: Tensor, seconds: float | None) -> dict[str, Any]:
         "low": round(low, 3),
         "high": round(high, 3),
         "right": int(right.sum()),
+        "images": len(right),
         "seconds": None if seconds is None else round(seconds, 3),
     }
 

@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor, nn
@@ -12,13 +12,14 @@ from pwoa.attacks.autoattack import State, autoattack
 from pwoa.attacks.ball import random_start
 from pwoa.attacks.gradient import pgd
 from pwoa.attacks.problem import is_broken
-from pwoa.attacks.registry import AUTOATTACK, NATURAL, SETS, Attack, find_attack
+from pwoa.attacks.registry import AUTOATTACK, NATURAL, SETS, STRONG, Attack, find_attack
 from pwoa.data.images import Images
 from pwoa.devices import exact_float32
 from pwoa.errors import InputError
 from pwoa.evaluation.scores import Scores
 from pwoa.models.border import LogitModel, as_logits, evaluating
 from pwoa.models.inference import attack_copy
+from pwoa.progress import Pace
 from pwoa.threat import Threat
 
 PRECISIONS = ("auto", "float32")
@@ -50,6 +51,7 @@ def robustness(
     seed: int = 0,
     precision: str = "auto",
     surrogate: nn.Module | None = None,
+    strong: int = 0,
     advance: Callable[[int], None] = lambda images: None,
     measured: Measurement | None = None,
     save: Callable[[Measurement], None] = lambda measured: None,
@@ -62,6 +64,7 @@ def robustness(
     precision: `auto` lets attacks search on a faster copy of the model, in float16 on a GPU; whether an image is
         right is always decided by the model itself in float32. `float32` searches on the model as well.
     surrogate: the model that `transfer` searches on.
+    strong: on how many images, from the first, the attack `strong` is run after the others.
     measured, save: `save` is called after each batch; what it was called with, given as `measured`, resumes.
     """
     chosen = [find_attack(name) for name in attacks]
@@ -79,17 +82,17 @@ def robustness(
         trial = _Trial(as_logits(model, classes), search, images, threat, batch, seed, advance, measured, save)
         trial.by_batches([attack for attack in chosen if attack.short])
         for attack in (attack for attack in chosen if not attack.short):
-            if attack.name in measured.right:
-                advance(len(images))
-            else:
-                other = surrogate if attack.on_surrogate else None
-                trial.ensemble(attack, None if other is None else as_logits(other, classes))
-    return Scores(threat, {name: measured.right[name] for name in attacks}, measured.seconds, measured.after)
+            other = surrogate if attack.on_surrogate else None
+            trial.ensemble(attack, None if other is None else as_logits(other, classes))
+        if strong:
+            replace(trial, images=images.first(strong)).ensemble(find_attack(STRONG), None)
+    names = dict.fromkeys((*attacks, *([STRONG] if strong else [])))
+    return Scores(threat, {name: measured.right[name] for name in names}, measured.seconds, measured.after)
 
 
-def work(images: int, attacks: Sequence[str]) -> int:
+def work(images: int, attacks: Sequence[str], strong: int = 0) -> int:
     """Return by how many units `robustness` will `advance`: all images once, and once more for each longer attack."""
-    return images * (1 + sum(not find_attack(name).short for name in attacks))
+    return images * (1 + sum(not find_attack(name).short for name in attacks)) + min(strong, images)
 
 
 @dataclass(frozen=True)
@@ -114,21 +117,25 @@ class _Trial:
             measured.seconds.setdefault(name, 0.0)
         if measured.done:
             self.advance(measured.done)
+        calls = sum(attack.calls for attack in attacks)
         for first in range(measured.done, len(self.images), self.batch):
             index = _numbers(self.images)[first : first + self.batch]
+            pace = Pace(self.advance, len(index), calls)
+            search = pace.watch(self.search or self.model)
             began = time.perf_counter()
-            for name, right in self._attack(attacks, *self.images.batch(index), self.seed + first):
+            for name, right in self._attack(attacks, search, *self.images.batch(index), self.seed + first):
                 if name in names:
                     measured.right[name][first : first + len(index)] = right.cpu()
                     now = time.perf_counter()
                     measured.seconds[name], began = measured.seconds[name] + now - began, now
             measured.done = first + len(index)
-            self.advance(len(index))
+            pace.decide(len(index))
             self.save(measured)
 
-    def _attack(self, attacks: Sequence[Attack], x: Tensor, labels: Tensor, seed: int) -> Iterator[tuple[str, Tensor]]:
+    def _attack(
+        self, attacks: Sequence[Attack], search: LogitModel, x: Tensor, labels: Tensor, seed: int
+    ) -> Iterator[tuple[str, Tensor]]:
         """Yield for each attack which images of the batch are right naturally and under attack."""
-        search = self.search or self.model
         natural = ~is_broken(self.model, x, labels)
         yield NATURAL, natural
         if not bool(natural.any()):
@@ -160,21 +167,26 @@ class _Trial:
     def ensemble(self, attack: Attack, surrogate: LogitModel | None) -> None:
         """Run the parts of an attack as AutoAttack does, on the model or on a surrogate."""
         measured, name, parts = self.measured, attack.name, attack.parts
+        if name in measured.right:
+            self.advance(len(self.images))
+            return
+        pace = Pace(self.advance, len(self.images), sum(find_attack(part).calls for part in parts))
+        search = surrogate or self.search
 
         def note(state: State) -> None:
             measured.ensemble = state
             self.save(measured)
 
         verdicts = autoattack(
-            self.model,
+            self.model if search else pace.watch(self.model),
             *self.images.batch(_numbers(self.images)),
             self.threat,
             attacks=parts,
             batch=self.batch,
             seed=self.seed,
-            search_model=surrogate or self.search,
+            search_model=pace.watch(search) if search else None,
             transfer=surrogate is not None,
-            advance=self.advance,
+            advance=pace.decide,
             state=measured.ensemble,
             save=note,
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import NormalDist
@@ -17,11 +17,14 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 from torch import Tensor
 
+from pwoa.attacks.registry import attack_label, lookup
 from pwoa.errors import InputError, counted, first_line
 from pwoa.evaluation.checks import Finding
 from pwoa.storage.folder import replacing
-from pwoa.threat import Threat
+from pwoa.threat import Threat, length_text
 
+WORST = "worst"
+"""What the accuracy under all attacks together is called among accuracies."""
 Z = NormalDist().inv_cdf(0.975)
 """An interval of 95 % leaves 2.5 % out on either side."""
 
@@ -65,7 +68,8 @@ class Scores(Mapping[str, float]):
     """The accuracy in percent by attack, as a mapping: `dict(scores)`, `scores["pgd20"]`; and which images
     a model gets right, naturally and under each attack, against one attacker.
 
-    right: by attack, for each image whether the model gets both the natural and the attacked one right.
+    right: by attack, for each image whether the model gets both the natural and the attacked one right; an attack may
+        have been run on fewer images than others, the first of them.
     after: by component of AutoAttack, in its order, which images were still right when it had run.
     seconds: how long each attack took; PGD-20 goes on from PGD-10, so its seconds are those of its last ten steps.
     findings: signs that these numbers may be too high.
@@ -91,21 +95,56 @@ class Scores(Mapping[str, float]):
         return len(self.right)
 
     def __repr__(self) -> str:
-        accuracies = ", ".join(f"{attack} {accuracy:.2f} %" for attack, accuracy in self.items())
-        return f"<Scores of {counted(self.images, 'image')}: {accuracies}>"
+        fewer = self.fewer
+        of = {name: f" (first {fewer[name]:,})" if name in fewer else "" for name in self.accuracies}
+        text = ", ".join(f"{attack_label(name)} {value:.2f} %{of[name]}" for name, value in self.accuracies.items())
+        return f"<Scores on {counted(self.images, 'image')}, {self.threat}: {text}>"
 
     @property
     def images(self) -> int:
-        return len(next(iter(self.right.values())))
+        """How many images were measured, by most of the attacks."""
+        return max(map(len, self.right.values()))
 
     @property
     def worst(self) -> Tensor:
-        """Which images are right under all of the attacks."""
-        return torch.stack(list(self.right.values())).all(0)
+        """Which images are right under all of the attacks, of those that all of them have seen."""
+        seen = min(map(len, self.right.values()))
+        return torch.stack([right[:seen] for right in self.right.values()]).all(0)
+
+    @property
+    def accuracies(self) -> dict[str, float]:
+        """The accuracy in percent by attack and, where there are several, under `worst` that under all of them."""
+        return {name: percent(right) for name, right in self._rows.items()}
+
+    @property
+    def fewer(self) -> dict[str, int]:
+        """How many images those of the `accuracies` are of that are of fewer than all."""
+        return {name: len(right) for name, right in self._rows.items() if len(right) < self.images}
+
+    @property
+    def _rows(self) -> dict[str, Tensor]:
+        return {**self.right, WORST: self.worst} if len(self.right) > 1 else self.right
 
     def interval(self, attack: str) -> tuple[float, float]:
         """Return the 95 % confidence interval of the accuracy, in percent."""
-        return wilson(int(self.right[attack].sum()), self.images)
+        return wilson(int(self.right[attack].sum()), len(self.right[attack]))
+
+
+def weak_steps(attacks: Iterable[str], threat: Threat) -> str:
+    """Say in a line which of the attacks cannot reach the edge of the ball, for all their steps; nothing if all can.
+
+    Example: `weak_steps(["pgd10"], Threat("linf", 0.3, 0.01))`.
+    """
+    steps = {name: attack.steps for name in attacks if (attack := lookup(name)) and attack.loss is not None}
+    moves = {name: number * threat.step for name, number in steps.items() if threat.radius > 0}
+    short = {name: move for name, move in moves.items() if move < threat.radius * (1 - 1e-6)}
+    if not short:
+        return ""
+    far = [f"{attack_label(name)} moves at most {length_text(move, threat.norm)}" for name, move in short.items()]
+    return (
+        f"{', '.join(far)} of {threat.radius_text}: too few steps of {length_text(threat.step, threat.norm)} to reach "
+        "the edge of the ball from a random start, so the accuracy is too high"
+    )
 
 
 def percent(right: Tensor) -> float:
@@ -119,13 +158,15 @@ FILE = "verdicts.safetensors"
 def save_verdicts(path: str | Path, right: Mapping[str, Tensor], about: Mapping[str, Any]) -> None:
     """Write, atomically, which images are right under each attack, and what was measured.
 
-    right: by the attack's name a bool tensor [n], on any device; the order of the attacks is kept.
+    right: by the attack's name a bool tensor, on any device, of all n images or the first of them; the order of the
+        attacks is kept.
     about: a JSON object (fingerprint of the data, threat, model, …).
     """
-    n = _length(right)
+    n, fewer = _lengths(right)
     bits = {name: np.packbits(verdicts.cpu().numpy()) for name, verdicts in right.items()}
     text = json.dumps(dict(about), ensure_ascii=False)
-    layout = {"n": n, "attacks": list(bits), "sha256": _digest(n, bits, text)}
+    layout = {"n": n, "attacks": list(bits), "sha256": _digest(n, fewer, bits, text)}
+    layout |= {"fewer": fewer} if fewer else {}
     with replacing(Path(path)) as file:
         file.write(save(bits, {"about": text, "verdicts": json.dumps(layout, ensure_ascii=False)}))
 
@@ -147,23 +188,25 @@ def _load(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
             raise ValueError("it names no attacks")
         layout = json.loads(metadata["verdicts"])
         bits = {name: file.get_tensor(name) for name in layout["attacks"]}
-    n = int(layout["n"])
-    if _digest(n, bits, metadata["about"]) != layout["sha256"]:
+    n, fewer = int(layout["n"]), dict(layout.get("fewer", {}))
+    if _digest(n, fewer, bits, metadata["about"]) != layout["sha256"]:
         raise ValueError("its checksum is wrong")
-    right = {name: torch.from_numpy(np.unpackbits(packed, count=n).astype(bool)) for name, packed in bits.items()}
-    return right, dict(json.loads(metadata["about"]))
+    counts = {name: int(fewer.get(name, n)) for name in bits}
+    unpacked = {name: np.unpackbits(packed, count=counts[name]).astype(bool) for name, packed in bits.items()}
+    return {name: torch.from_numpy(right) for name, right in unpacked.items()}, dict(json.loads(metadata["about"]))
 
 
-def _length(right: Mapping[str, Tensor]) -> int:
-    lengths = {len(verdicts) for verdicts in right.values()}
-    if len(lengths) != 1 or any(verdicts.dtype != torch.bool for verdicts in right.values()):
+def _lengths(right: Mapping[str, Tensor]) -> tuple[int, dict[str, int]]:
+    """Return how many images there are, and how many of them those attacks have that were run on fewer."""
+    if not right or any(verdicts.dtype != torch.bool for verdicts in right.values()):
         found = ", ".join(f"{name}: {len(verdicts)} {verdicts.dtype}" for name, verdicts in right.items())
-        raise InputError(f"verdicts must be bool tensors of one length, one for each attack; found {found or 'none'}")
-    return lengths.pop()
+        raise InputError(f"verdicts must be bool tensors, one for each attack; found {found or 'none'}")
+    n = max(map(len, right.values()))
+    return n, {name: len(verdicts) for name, verdicts in right.items() if len(verdicts) < n}
 
 
-def _digest(n: int, bits: Mapping[str, Any], about: str) -> str:
-    digest = hashlib.sha256(f"{n}\0{about}".encode())
+def _digest(n: int, fewer: Mapping[str, int], bits: Mapping[str, Any], about: str) -> str:
+    digest = hashlib.sha256(f"{n}{json.dumps(fewer) if fewer else ''}\0{about}".encode())
     for name, packed in bits.items():
         digest.update(name.encode() + b"\0" + packed.tobytes())
     return digest.hexdigest()

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from pwoa import __version__
-from pwoa.attacks.registry import TRANSFER, find_attack, gradient_free, parse_attacks
+from pwoa.attacks.registry import AUTOATTACK, STRONG, TRANSFER, find_attack, gradient_free, parse_attacks
 from pwoa.data.images import Data, Images
 from pwoa.devices import device_name
 from pwoa.errors import InputError, first_line
@@ -87,6 +87,11 @@ class Subject:
             _check_gradients(self.surrogate, "the surrogate", sample, self.data.classes, TRANSFER)
         return chosen
 
+    def strong_images(self, evaluation: Evaluation) -> int:
+        """Return on how many images the attack `strong` is to be run after the others, if it is."""
+        included = {STRONG, AUTOATTACK} & set(evaluation.attacks)
+        return 0 if included or not self.differentiable else min(evaluation.strong, len(self.images))
+
     def asked(self, evaluation: Evaluation, threat: Threat) -> dict[str, Any]:
         """Return what tells this evaluation from others; another version of pwoa may attack in another way."""
         return {
@@ -95,6 +100,7 @@ class Subject:
             "data": self.hashes.get("data") or self.data.fingerprint(),
             "images": len(self.images),
             "attacks": list(evaluation.attacks),
+            "strong": self.strong_images(evaluation),
             "threat": dataclasses.asdict(threat),
             "precision": evaluation.precision,
             "surrogate": None if self.surrogate is None else fingerprint(self.surrogate),
@@ -107,7 +113,7 @@ class Subject:
 
     def about(self, asked: Mapping[str, Any], name: str) -> dict[str, Any]:
         """Return what result.json says of the model, the data and the circumstances."""
-        shown = ("model", "data", "threat", "precision", "surrogate", "radii", "batch", "seed", "checks")
+        shown = ("model", "data", "threat", "precision", "surrogate", "radii", "batch", "seed", "checks", "strong")
         return {
             "name": name,
             "dataset": self.data.name,

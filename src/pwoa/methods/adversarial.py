@@ -30,7 +30,7 @@ class RobustTraining(Stage, Method):
     prunes, example_free = False, False
     common = ("method", "data.", "teacher.", "threat.", "sparsity.rate", "pretrain.", "training.", "evaluation.")
     ignores: ClassVar[tuple[str, ...]] = ("teacher.checkpoint", "training.mix")
-    section, criterion = "pretrain", "robust_error"
+    section, criterion, accuracy_of = "pretrain", "robust_error", "PGD-10"
 
     def __init__(self, model: nn.Module, material: Material, recipe: Recipe) -> None:
         self.epochs = recipe.pretrain.epochs
@@ -155,7 +155,8 @@ class Trades(RobustTraining):
         together = [images.reshape(count, -1, *images.shape[1:]) for images in (batch.x, adversarial)]
         answer = self._logits(torch.cat(together, 1).flatten(0, 1))
         answer = answer.view(count, -1, answer.shape[1])
-        logits, moved = (part.flatten(0, 1) for part in answer.split([len(batch.y) // count, groups.shape[1]], 1))
+        natural_ones = len(batch.y) // count
+        logits, moved = answer[:, :natural_ones].flatten(0, 1), answer[:, natural_ones:].flatten(0, 1)
         natural = F.cross_entropy(logits.float(), batch.y)
         kl = divergence(logits[chosen], moved).sum() / len(batch.y)
         return Loss(natural + self._recipe.beta * kl, {"natural": natural, "divergence": kl}, logits)

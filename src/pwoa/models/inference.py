@@ -89,10 +89,10 @@ def observed(
     if fast and x.is_cuda:
         try:
             half = copy.deepcopy(model).eval().half().to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-            fast = _observed(half, points, classes)
+            look = _observed(half, points, classes)
             with torch.no_grad(), evaluating(model):
-                if _close(lambda images: fast(images)[0], as_logits(model, classes), x[:_SAMPLE]):
-                    return fast
+                if _close(lambda images: look(images)[0], as_logits(model, classes), x[:_SAMPLE]):
+                    return look
         except Exception:  # a model that cannot be copied or run in float16 is run as it is
             pass
     return _observed(model, points, classes)

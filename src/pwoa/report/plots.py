@@ -15,8 +15,13 @@ _MARKS = "os^Dv<>"
 _LETTERS = 80  # side by side below the axes
 
 
-def accuracy_bars(rows: Mapping[str, Mapping[str, float]], title: str, path: str | Path) -> None:
-    """Draw a group of bars for each attack, a bar for each model, with the values on top."""
+def accuracy_bars(
+    rows: Mapping[str, Mapping[str, float]], title: str, path: str | Path, fewer: Mapping[str, int] | None = None
+) -> None:
+    """Draw a group of bars for each attack, a bar for each model, with the values on top.
+
+    fewer: on how many images attacks were run that were not run on all; it stands below their names.
+    """
     figure, (axes,) = _figure(title)
     attacks = list(next(iter(rows.values())))
     width = 0.8 / len(rows)
@@ -25,7 +30,7 @@ def accuracy_bars(rows: Mapping[str, Mapping[str, float]], title: str, path: str
         colour = _COLOURS[number % len(_COLOURS)]
         bars = axes.bar(places, [scores[a] for a in attacks], width * 0.94, label=name, color=colour)
         axes.bar_label(bars, fmt="%.1f", fontsize=7, padding=1)
-    axes.set_xticks(range(len(attacks)), [attack_label(attack) for attack in attacks])
+    axes.set_xticks(range(len(attacks)), [_below(attack, fewer or {}) for attack in attacks])
     axes.set_ylim(0, 108)
     figure.legend(loc="outside lower center", ncols=len(rows), frameon=False)
     _save(figure, Path(path))
@@ -70,6 +75,10 @@ def _save(figure: Any, path: Path) -> None:
     """Write a figure, as a whole, in the format that its name ends with."""
     with replacing(path) as file:
         figure.savefig(file, dpi=144, format=path.suffix.removeprefix(".") or "png")
+
+
+def _below(attack: str, fewer: Mapping[str, int]) -> str:
+    return attack_label(attack) + (f"\n(first {fewer[attack]:,})" if attack in fewer else "")
 
 
 def _figure(title: str, panels: int = 1, what: str = "accuracy, %") -> tuple[Any, list[Any]]:

@@ -10,7 +10,7 @@ from rich.table import Table
 
 from pwoa.attacks.registry import attack_label
 from pwoa.errors import counted
-from pwoa.evaluation.scores import wilson
+from pwoa.evaluation.scores import WORST, wilson
 
 if TYPE_CHECKING:
     from pwoa.evaluation.comparison import Comparison
@@ -36,33 +36,50 @@ def score_rows(scores: Scores) -> list[Row]:
     """Return an evaluation as rows: the attacks, AutoAttack's components below it, and the worst case of all."""
     rows: list[Row] = []
     for name, right in scores.right.items():
-        rows.append(Row(name, int(right.sum()), scores.images, scores.seconds.get(name)))
+        rows.append(Row(name, int(right.sum()), len(right), scores.seconds.get(name)))
         if name == "autoattack":
             for part, after in scores.after.items():
                 seconds = scores.seconds.get(f"{name}:{part}")
                 rows.append(Row(part, int(after.sum()), scores.images, seconds, indent=1))
     if len(scores.right) > 1:
-        rows.append(Row("worst", int(scores.worst.sum()), scores.images, None, strong=True))
+        rows.append(Row(WORST, int(scores.worst.sum()), len(scores.worst), None, strong=True))
     return rows
 
 
-def accuracy_table(rows: Mapping[str, Mapping[str, float]], title: str = "") -> Table:
-    """Return a table with a row for each model and a column for each attack."""
-    table = _table(title, [attack_label(attack) for attack in next(iter(rows.values()))])
+def accuracy_table(
+    rows: Mapping[str, Mapping[str, float]], title: str = "", fewer: Mapping[str, int] | None = None
+) -> Table:
+    """Return a table with a row for each model and a column for each attack; fewer: as `row_label` has it."""
+    table = _table(title, [row_label(attack, fewer or {}) for attack in next(iter(rows.values()))])
     for name, scores in rows.items():
         table.add_row(name, *(f"{value:.2f}" for value in scores.values()))
     return table
 
 
-def result_table(models: Mapping[str, Mapping[str, float]], images: int, title: str = "") -> Table:
-    """Return a table with a row for each attack: each model's accuracy (percent) and its 95 % interval (Wilson's)."""
+def row_label(attack: str, fewer: Mapping[str, int]) -> str:
+    """Return an attack's label, with the number of images where it was run on fewer than others."""
+    return attack_label(attack) + (f", first {fewer[attack]:,}" if attack in fewer else "")
+
+
+def result_table(
+    models: Mapping[str, Mapping[str, float]], images: int, title: str = "", fewer: Mapping[str, int] | None = None
+) -> Table:
+    """Return a table with a row for each attack: each model's accuracy (percent) and its 95 % interval (Wilson's).
+
+    fewer: how many of the images attacks were run on that were not run on all.
+    """
+    fewer = fewer or {}
     table = _table(title, [column for name in models for column in (name, "95 % interval")], first="attack")
     for attack in dict.fromkeys(attack for scores in models.values() for attack in scores):
+        n = fewer.get(attack, images)
         cells = [
-            _accuracy(round(scores[attack] * images / 100), images) if attack in scores else ("", "")
+            _accuracy(round(scores[attack] * n / 100), n) if attack in scores else ("", "")
             for scores in models.values()
         ]
-        table.add_row(attack_label(attack), *(cell for pair in cells for cell in pair))
+        if attack == WORST:
+            table.add_section()
+        style = "bold" if attack == WORST else None
+        table.add_row(row_label(attack, fewer), *(cell for pair in cells for cell in pair), style=style)
     return table
 
 
@@ -78,11 +95,12 @@ def text_table(rows: Mapping[str, Mapping[str, str]], title: str = "") -> Table:
 def evaluation_table(rows: Sequence[Row], title: str = "") -> Table:
     """Return a table with a row for each attack: accuracy, its 95 % interval (Wilson's), and the time it took."""
     table = _table(title, ("accuracy %", "95 % interval", "seconds"), first="attack")
+    images = max((row.n for row in rows), default=0)
     for row in rows:
         if row.strong:
             table.add_section()
         table.add_row(
-            "  " * row.indent + attack_label(row.name),
+            "  " * row.indent + row_label(row.name, {row.name: row.n} if row.n < images else {}),
             *_accuracy(row.right, row.n),
             "" if row.seconds is None else f"{row.seconds:,.1f}",
             style="bold" if row.strong else None,
@@ -95,10 +113,11 @@ def comparison_table(comparison: Comparison) -> Table:
     """Return a table with a row for each attack: A, B, the difference with its 95 % interval, and McNemar's p."""
     title = f"A: {comparison.a}\nB: {comparison.b}\nAccuracy in % on the same {counted(comparison.images, 'image')}"
     table = _table(title, ("A", "B", "B − A", "95 % interval", "only\nA", "only\nB", "p"), first="attack")
+    fewer = {row.attack: row.images for row in comparison.rows if row.images < comparison.images}
     for row in comparison.rows:
         low, high = row.interval
         table.add_row(
-            attack_label(row.attack),
+            row_label(row.attack, fewer),
             f"{row.accuracy_a:.2f}",
             f"{row.accuracy_b:.2f}",
             _signed(row.difference),

@@ -27,6 +27,7 @@ from typing import IO, Any
 import torch
 from torch import nn
 
+from pwoa.attacks.registry import attack_label
 from pwoa.errors import InputError, first_line
 from pwoa.methods import find_method
 from pwoa.models.checkpoints.folder import to_safetensors
@@ -44,7 +45,7 @@ _OF_TRAINING = {"accuracy", "architecture"}
 """What is in result.json: of any run, of one that pruned, and of one that trained from scratch."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Result:
     """A pruned or trained model, its run folder, what was measured (result.json) and its epochs (metrics.jsonl)."""
 
@@ -52,6 +53,13 @@ class Result:
     folder: Path
     summary: dict[str, Any]
     metrics: list[dict[str, Any]]
+
+    def __repr__(self) -> str:
+        """Write what came out in a line."""
+        accuracy = self.summary.get("pruned") or self.summary.get("accuracy") or {}
+        rate = f", {self.summary['rate']:.4g}× smaller" if "rate" in self.summary else ""
+        measured = ", ".join(f"{attack_label(name)} {value:.2f} %" for name, value in accuracy.items())
+        return f"<Result in {self.folder}: {type(self.model).__name__}{rate}: {measured or 'measured elsewhere'}>"
 
 
 class _Hashed:

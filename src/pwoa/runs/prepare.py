@@ -199,6 +199,17 @@ def training_summary(loaded: Loaded, engine: Engine, processes: Processes) -> di
     }
 
 
-def evaluation_summary(scores: Scores) -> dict[str, Any]:
-    """Return what result.json says of any evaluation; all of it is in the evaluation's own folder."""
-    return {"images": scores.images, "warnings": [asdict(finding) for finding in scores.findings]}
+def evaluation_summary(scores: Scores, teacher: Scores | None = None) -> dict[str, Any]:
+    """Return what result.json says of any evaluation; all of it is in the evaluation's own folder.
+
+    fewer: how many images the attacks were run on that were not run on all. warnings: also those of the teacher.
+    """
+    warnings = [{**asdict(finding), "model": "teacher"} for finding in (teacher.findings if teacher else ())]
+    warnings += [asdict(finding) for finding in scores.findings]
+    return {"images": scores.images, "fewer": scores.fewer, "warnings": warnings}
+
+
+def findings_in(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Return the findings of the defence checks that result.json lists, as (check, message)."""
+    found = summary.get("warnings", [])
+    return [(", ".join([entry["check"], *filter(None, [entry.get("model")])]), entry["message"]) for entry in found]

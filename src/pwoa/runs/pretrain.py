@@ -12,6 +12,7 @@ from torch import nn
 
 from pwoa.data.images import Data
 from pwoa.errors import InputError, counted
+from pwoa.evaluation.checks import warn_of
 from pwoa.evaluation.folder import OF_MODEL
 from pwoa.guard import example_free
 from pwoa.methods import find_training
@@ -20,7 +21,7 @@ from pwoa.models.border import check_model
 from pwoa.models.checkpoints.folder import describe_model, fingerprint
 from pwoa.models.factory import is_factory, load_factory
 from pwoa.models.load import load_model
-from pwoa.progress import Progress
+from pwoa.progress import Progress, choose_progress
 from pwoa.recipe import AUTO, Recipe, load_recipe, teacher_recipe_for
 from pwoa.recipe.settings import merge
 from pwoa.runs import prepare
@@ -37,7 +38,7 @@ def pretrain(
     recipe: str | Path | Recipe | None = None,
     settings: Mapping[str, Any] | None = None,
     folder: str | Path | None = None,
-    progress: Progress | None = None,
+    progress: Progress | bool | None = None,
 ) -> Result:
     """Train a robust model with adversarial examples, evaluate it, and keep everything in a run folder.
 
@@ -49,8 +50,10 @@ def pretrain(
     recipe: a preset's name, a TOML file or a Recipe; None takes the preset for the data, else that for MNIST.
     method: pgd-at, trades, mart, hbar, lbgat, fast-at or natural; short for the setting "method".
     folder: where the run lives; the same folder again resumes it. None chooses one under runs/.
+    progress: by default bars on a terminal and nothing elsewhere; False shows nothing, True lines everywhere.
+    What the defence checks find is also a Python warning (`pwoa.errors.DefenceWarning`).
     """
-    progress = progress or Progress()
+    progress = choose_progress(progress)
     prepare.check_network(model, "model")
     changes = merge(settings, {"method": method})
     if model is not None:
@@ -77,6 +80,7 @@ def pretrain(
             progress = progress if processes.first else Progress()
             run, loaded = prepare.open_run(folder, loaded, identity, processes, holding, progress)
             if done := prepare.finished_result(run, network, processes, progress):
+                warn_of(prepare.findings_in(done.summary))
                 return done
             plan = loaded.recipe
             progress.say(_announce(loaded, material, size, run, prepare.where_text(loaded, processes), notes))
@@ -111,10 +115,11 @@ def pretrain(
                 **size,
                 "dataset": plan.data.name,
                 "epochs": plan.pretrain.epochs,
-                "accuracy": dict(scores),
+                "accuracy": scores.accuracies,
                 **prepare.evaluation_summary(scores),
             }
             run.finish(summary)
+    warn_of(prepare.findings_in(summary))
     return Result(network, run.path, summary, run.metrics())
 
 

@@ -2,6 +2,7 @@
 
 import copy
 import hashlib
+import shutil
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
@@ -12,8 +13,10 @@ from typing import Any
 import torch
 from torch import nn
 
+from pwoa.attacks.registry import attack_label
 from pwoa.data.images import Data
 from pwoa.errors import InputError, counted, first_line
+from pwoa.evaluation.checks import warn_of
 from pwoa.evaluation.folder import OF_MODEL, OF_TEACHER
 from pwoa.evaluation.measure import check_teacher
 from pwoa.evaluation.subject import Subject
@@ -25,7 +28,7 @@ from pwoa.models.border import check_model
 from pwoa.models.checkpoints.folder import describe_model, fingerprint
 from pwoa.models.factory import is_factory
 from pwoa.models.load import kind_of, load_model, trained_threat
-from pwoa.progress import Progress
+from pwoa.progress import Progress, choose_progress
 from pwoa.recipe import (
     AUTO,
     Recipe,
@@ -61,8 +64,8 @@ def prune(
     settings: Mapping[str, Any] | None = None,
     folder: str | Path | None = None,
     force: bool = False,
-    teacher_scores: Mapping[str, float] | None = None,
-    progress: Progress | None = None,
+    teacher_evaluation: str | Path | None = None,
+    progress: Progress | bool | None = None,
 ) -> Result:
     """Prune a robust model with natural examples only, evaluate it, and keep everything in a run folder.
 
@@ -77,9 +80,11 @@ def prune(
         advprune, hydra, harp, apd, magnitude) for "method". The competing methods are published with training.mix 1.
     folder: where the run lives; the same folder again resumes it. None chooses one under runs/.
     force: prune even a teacher that fails the check of its robustness.
-    teacher_scores: the teacher's accuracy by attack, if it was measured before by the same recipe.
+    teacher_evaluation: the folder of the teacher's evaluation, if it was measured before by the same recipe.
+    progress: by default bars on a terminal and nothing elsewhere; False shows nothing, True lines everywhere.
+    What the defence checks find is also a Python warning (`pwoa.errors.DefenceWarning`).
     """
-    progress = progress or Progress()
+    progress = choose_progress(progress)
     if isinstance(teacher, (str, Path)):
         settings, teacher = merge(settings, {"teacher.checkpoint": str(teacher)}), None
     prepare.check_network(teacher, "teacher")
@@ -108,6 +113,7 @@ def prune(
             progress = progress if processes.first else Progress()
             run, loaded = prepare.open_run(folder, loaded, identity, processes, holding, progress)
             if done := prepare.finished_result(run, student, processes, progress):
+                warn_of(prepare.findings_in(done.summary))
                 return done
             plan = loaded.recipe
             kept = Constraint.of(student, plan.sparsity).kept if pruning.uses_setting("sparsity.allocation") else None
@@ -118,6 +124,8 @@ def prune(
             with prepare.resumable(run, progress):
                 prepare.lay_out(student, torch.channels_last)
                 chosen = pruning(student, teacher, material, plan)
+                for stage in chosen.stages:
+                    stage.accuracy_of = _validated_on(plan.training.mix)
                 probe = hsic_plane(student, material, plan.objective.points, plan.objective.hsic == "normalised")
                 engine = Engine(student, chosen.stages, material, plan.training, run, progress, probe, processes)
                 if processes.by_first(lambda: run.started):
@@ -126,7 +134,8 @@ def prune(
                     held_out = material.held_out().first(GATE_IMAGES)
                     subject = Subject(teacher, held_out, loaded.data, loaded.device)
                     checked = check_teacher(subject, plan, force=force, progress=progress)
-                    robust = ", ".join(f"{name} {value:.1f} %" for name, value in checked.items() if name != "images")
+                    accuracies = {attack_label(name): value for name, value in checked.items() if name != "images"}
+                    robust = ", ".join(f"{name} {value:.1f} %" for name, value in accuracies.items())
                     progress.say(f"teacher on {counted(checked['images'], 'validation image')}: {robust}")
                     if processes.first:
                         run.begin(plan, {**identity, **checked})
@@ -144,9 +153,10 @@ def prune(
             return Result(student, run.path, {}, [])
         with prepare.resumable(run, progress):
             start = time.perf_counter()
-            if teacher_scores is None:
-                place = run.path / OF_TEACHER
-                teacher_scores = prepare.measure_model(teacher, identity["teacher"], loaded, place, "teacher", progress)
+            place = run.path / OF_TEACHER
+            if teacher_evaluation is not None and not place.exists():
+                shutil.copytree(teacher_evaluation, place, ignore=shutil.ignore_patterns(".*"))
+            dense = prepare.measure_model(teacher, identity["teacher"], loaded, place, "teacher", progress)
             pruned = prepare.measure_model(
                 student, fingerprint(student), loaded, run.path / OF_MODEL, "pruned model", progress
             )
@@ -154,16 +164,22 @@ def prune(
                 **prepare.training_summary(loaded, engine, processes),
                 "example_free": chosen.example_free,
                 **size,
-                "teacher": dict(teacher_scores),
-                "pruned": dict(pruned),
-                **prepare.evaluation_summary(pruned),
+                "teacher": dense.accuracies,
+                "pruned": pruned.accuracies,
+                **prepare.evaluation_summary(pruned, dense),
                 "evaluation_seconds": time.perf_counter() - start,
             }
             left = {row["layer"]: row["kept"] for row in size["sparsity"]}
             if warning := warn_of_thin_layers(student, plan.sparsity, left):
                 summary["warnings"].append({"check": "thin layers", "message": warning})
             run.finish(summary)
+    warn_of(prepare.findings_in(summary))
     return Result(student, run.path, summary, run.metrics())
+
+
+def _validated_on(mix: float) -> str:
+    """Return which accuracy is that of the validation split, which is attacked as the batches are."""
+    return "natural" if not mix else "adversarial" if mix == 1 else f"{100 * mix:g} % adversarial"
 
 
 def _choose_recipe(source: str | Path | Recipe | None, data: Data | None, changes: Mapping[str, Any]) -> Recipe:

@@ -125,12 +125,16 @@ def _front_matter(title: str, result: Mapping[str, Any] | None, recipe: Recipe |
 
 
 def _measured(result: Mapping[str, Any], recipe: Recipe) -> dict[str, Any]:
-    data, of = recipe.data.name, f"accuracy in % of {counted(result['images'], 'image')}"
+    data, images, fewer = recipe.data.name, result["images"], result.get("fewer", {})
     return {
         "task": {"type": "image-classification"},
         "dataset": {"type": _DATASETS.get(data, data), "name": data, "split": "test"},
         "metrics": [
-            {"type": "accuracy", "name": f"{of}, {attack_label(attack)}", "value": value}
+            {
+                "type": "accuracy",
+                "name": f"accuracy in % of {counted(fewer.get(attack, images), 'image')}, {attack_label(attack)}",
+                "value": value,
+            }
             for attack, value in _own_accuracy(result).items()
         ],
     }
@@ -151,14 +155,15 @@ def _use(about: Mapping[str, Any]) -> str:
 
 
 def _accuracy(about: Mapping[str, Any], result: Mapping[str, Any]) -> str:
-    own = _own_accuracy(result)
+    own, fewer = _own_accuracy(result), result.get("fewer", {})
+    labels = [attack_label(key) + (f", first {fewer[key]:,}" if key in fewer else "") for key in own]
     rows = {"teacher (dense)": result["teacher"]} if "teacher" in result else {}
     rows[f"pruned {result['rate']:.4g}×" if "pruned" in result else "this model"] = own
     cells = [[name, *(f"{row[key]:.2f}" if key in row else "" for key in own)] for name, row in rows.items()]
     return (
         f"## Accuracy\n\nIn percent, on {counted(result['images'], 'test image')}; under an attack an image counts "
         f"if it is right both naturally and attacked.{_threat(about.get('threat'))}\n\n"
-        + _table(["model", *map(attack_label, own)], cells)
+        + _table(["model", *labels], cells)
     )
 
 

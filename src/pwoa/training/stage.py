@@ -82,6 +82,9 @@ class Stage(ABC):
     criterion: str = "loss"
     """What an epoch of the last stage is selected by: the loss, or a part of it, on the validation split."""
 
+    accuracy_of: str = "natural"
+    """Which accuracy on the validation split it is that the logits of `validation_loss` give."""
+
     def parameters(self) -> Iterable[nn.Parameter] | None:
         """Return what the optimizer changes, if it is not the weights of the model that require gradients."""
         return None
