@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
-from fractions import Fraction
 from numbers import Real
 
 from pwoa.errors import InputError
@@ -67,9 +66,15 @@ def length_text(length: float, norm: str) -> str:
     return decimal
 
 
+def _number(text: str) -> float:
+    """Read `0.1` or `2/255`."""
+    above, slash, below = text.partition("/")
+    return float(above) / float(below) if slash else float(above)
+
+
 def parse_radii(text: str) -> list[float]:
     """Read radii from text as `0, 2/255, 0.1`, in rising order."""
     try:
-        return sorted({float(Fraction(part.strip())) for part in text.split(",")})
+        return sorted({_number(part.strip()) for part in text.split(",")})
     except (ValueError, ArithmeticError):
         raise InputError(f"{text!r} is no list of radii; give it as 0,2/255,8/255 or 0.1,0.2") from None

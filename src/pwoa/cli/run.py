@@ -57,7 +57,7 @@ def prune(
 
     Example: [bold]pwoa prune --recipe cifar10 --checkpoint trades.pt --rate 8 --out runs/mine[/bold]
     """
-    from pwoa.recipe import load_recipe, recipe_for
+    from pwoa.recipe import load_recipe, parse_setting, recipe_for
 
     options = {
         "method": method,
@@ -71,7 +71,8 @@ def prune(
         "training.seed": seed,
         "training.device": None if device == "auto" else device,
     }
-    start = load_recipe(recipe) if recipe else recipe_for(data or "mnist-mini")
+    changes = dict(map(parse_setting, settings or [])) | given(options)
+    start = load_recipe(recipe, changes) if recipe else recipe_for(data or "mnist-mini")
     plan = start.with_settings(given({"method": method})).with_settings(settings or []).with_settings(given(options))
 
     from pwoa.progress import ConsoleProgress
@@ -110,7 +111,7 @@ def pretrain(
 
     Example: [bold]pwoa pretrain --recipe teacher-cifar10 --lite 8 --out runs/lite[/bold]
     """
-    from pwoa.recipe import load_recipe
+    from pwoa.recipe import load_recipe, parse_setting
 
     options = {
         "method": method,
@@ -122,7 +123,8 @@ def pretrain(
         "training.seed": seed,
         "training.device": None if device == "auto" else device,
     }
-    plan = load_recipe(recipe).with_settings(settings or []).with_settings(given(options))
+    changes = dict(map(parse_setting, settings or [])) | given(options)
+    plan = load_recipe(recipe, changes).with_settings(settings or []).with_settings(given(options))
 
     from pwoa.progress import ConsoleProgress
     from pwoa.runs.pretrain import pretrain as library

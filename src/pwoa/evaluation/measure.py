@@ -32,7 +32,7 @@ from pwoa.evaluation.subject import Subject, curve_threats
 from pwoa.models.border import as_logits, evaluating
 from pwoa.models.load import load_model
 from pwoa.progress import Progress
-from pwoa.recipe import Evaluation, Recipe, load_recipe, recipe_for, recorded_recipe, records_recipe
+from pwoa.recipe import MAY_BE_CODE, Evaluation, Recipe, load_recipe, recipe_for, recorded_recipe, records_recipe
 from pwoa.recipe.settings import merge
 from pwoa.threat import Threat
 
@@ -129,7 +129,7 @@ def evaluate(
 def _plan(model: Any, data: Any, recipe: str | Path | Recipe | None) -> Recipe:
     """Return the recipe whose settings hold: the one given, that of the run, or the defaults."""
     if recipe is not None:
-        return load_recipe(recipe)
+        return load_recipe(recipe, MAY_BE_CODE)  # of which an evaluation uses none
     if not _is_run(model):
         if data is not None:
             return Recipe()

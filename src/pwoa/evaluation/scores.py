@@ -13,13 +13,14 @@ from typing import Any
 
 import numpy as np
 import torch
-from safetensors import SafetensorError, safe_open
+from safetensors import safe_open
 from safetensors.numpy import save
 from torch import Tensor
 
 from pwoa.errors import InputError, counted, first_line
 from pwoa.evaluation.checks import Finding
 from pwoa.storage.folder import replacing
+from pwoa.storage.reading import parse_json
 from pwoa.threat import Threat
 
 Z = NormalDist().inv_cdf(0.975)
@@ -136,7 +137,7 @@ def load_verdicts(path: str | Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
         raise InputError(f"{path} does not exist" if not Path(path).exists() else f"{path} is not a file")
     try:
         return _load(Path(path))
-    except (SafetensorError, OSError, KeyError, TypeError, ValueError) as error:
+    except Exception as error:  # a damaged file can hold anything
         raise InputError(f"{path} is damaged or no file of verdicts ({first_line(error)}); evaluate again") from None
 
 
@@ -145,13 +146,15 @@ def _load(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
         metadata = file.metadata() or {}
         if not {"about", "verdicts"} <= metadata.keys():
             raise ValueError("it names no attacks")
-        layout = json.loads(metadata["verdicts"])
+        layout = parse_json(metadata["verdicts"], "its table")
         bits = {name: file.get_tensor(name) for name in layout["attacks"]}
-    n = int(layout["n"])
+    n = layout["n"]
+    if type(n) is not int or any(packed.shape != ((n + 7) // 8,) for packed in bits.values()):
+        raise ValueError(f"its bits are not those of {n!r} images")
     if _digest(n, bits, metadata["about"]) != layout["sha256"]:
         raise ValueError("its checksum is wrong")
     right = {name: torch.from_numpy(np.unpackbits(packed, count=n).astype(bool)) for name, packed in bits.items()}
-    return right, dict(json.loads(metadata["about"]))
+    return right, dict(parse_json(metadata["about"], "its heading"))
 
 
 def _length(right: Mapping[str, Tensor]) -> int:

@@ -43,7 +43,7 @@ class ApdSettings:
     """
 
     weight: float = number(0.9, low=0, high=1)
-    temperature: float = number(5.0, low=1e-3)
+    temperature: float = number(5.0, low=1e-3, high=1e6)
     teacher: str = ""
 
 

@@ -80,7 +80,7 @@ class ObjectiveRecipe:
     """
 
     distillation: float = number(1.0, low=0)
-    temperature: float = number(30.0, low=1e-3)
+    temperature: float = number(30.0, low=1e-3, high=1e6)
     hsic: str = choice("normalised", "normalised", "plain")
     hsic_x: float = number(2e-5, low=0)
     hsic_y: float = number(1e-4, low=0)

@@ -12,6 +12,7 @@ from pwoa.models.checkpoints.inspection import Inspection, inspect_checkpoint
 from pwoa.recipe import recorded_recipe
 from pwoa.runs.folder import Run
 from pwoa.share.card import recorded
+from pwoa.storage.reading import TEXT_LIMIT, read_bytes
 from pwoa.threat import Threat
 
 Rows = list[tuple[str, str]]
@@ -73,7 +74,7 @@ def _run_rows(run: Run) -> Rows:
 
 def _card_rows(card: Path) -> Rows:
     """Return what the card of a model folder says was measured."""
-    text = card.read_text(encoding="utf-8", errors="replace") if card.is_file() else ""
+    text = read_bytes(card, TEXT_LIMIT).decode(errors="replace") if card.is_file() else ""
     images, accuracy = recorded(text)
     if not accuracy:
         return []

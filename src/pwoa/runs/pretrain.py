@@ -16,7 +16,7 @@ from pwoa.evaluation.folder import OF_MODEL
 from pwoa.methods import find_training
 from pwoa.models.architectures.registry import architecture_name, build, lite_width
 from pwoa.models.border import check_model
-from pwoa.models.checkpoints.folder import describe_model, fingerprint
+from pwoa.models.checkpoints.folder import describe_model
 from pwoa.progress import Progress
 from pwoa.recipe import Recipe, load_recipe
 from pwoa.recipe.settings import merge
@@ -52,7 +52,7 @@ def pretrain(
         changes |= {"teacher.architecture": architecture_name(model), "teacher.checkpoint": "given"}
 
     given = prepare.load_given(data, changes, progress)
-    plan = load_recipe(recipe).with_settings(changes)
+    plan = load_recipe(recipe, changes).with_settings(changes)
     training = find_training(plan.method)
     loaded = prepare.load_rest(training.complete(plan), given, progress)
     network, size = _make_network(loaded.recipe, loaded.data, model)
@@ -84,19 +84,18 @@ def pretrain(
                 prepare.lay_out(network, torch.contiguous_format)
                 if processes.first:
                     about = describe_model(network, loaded.data.classes, loaded.channels)
-                    run.save_model(network, {**about, **identity, "threat": asdict(plan.threat)})
+                    model_hash = run.save_model(network, {**about, **identity, "threat": asdict(plan.threat)})
         if not processes.first:
             return Result(network, run.path, {}, [])
         with prepare.resumable(run, progress):
-            scores = prepare.measure_model(
-                network, fingerprint(network), loaded, run.path / OF_MODEL, "model", progress
-            )
+            scores = prepare.measure_model(network, model_hash, loaded, run.path / OF_MODEL, "model", progress)
             summary = {
                 **prepare.training_summary(loaded, engine, processes),
                 "example_free": False,
                 **size,
                 "dataset": plan.data.name,
                 "epochs": plan.pretrain.epochs,
+                "model": model_hash,
                 "accuracy": dict(scores),
                 **prepare.evaluation_summary(scores),
             }

@@ -23,13 +23,12 @@ from pwoa.methods.method import Method
 from pwoa.models.architectures.registry import architecture_name
 from pwoa.models.border import check_model
 from pwoa.models.checkpoints.folder import describe_model, fingerprint
-from pwoa.models.factory import is_factory
 from pwoa.models.load import kind_of, load_model
 from pwoa.progress import Progress
 from pwoa.recipe import AUTO, Recipe, load_recipe, numbers, recipe_for
-from pwoa.recipe.settings import merge
+from pwoa.recipe.settings import is_factory, merge
 from pwoa.runs import prepare
-from pwoa.runs.folder import Result, Run
+from pwoa.runs.folder import Result, Run, are_accuracies
 from pwoa.sparsity import count, prunable
 from pwoa.training import Engine, Material
 from pwoa.training.processes import connected
@@ -70,12 +69,14 @@ def prune(
     if isinstance(teacher, (str, Path)):
         settings, teacher = merge(settings, {"teacher.checkpoint": str(teacher)}), None
     prepare.check_network(teacher, "teacher")
+    if teacher_scores is not None and not are_accuracies(teacher_scores):
+        raise InputError("teacher_scores must be accuracies in percent by attack, as {'natural': 99.0, 'pgd20': 96.5}")
     changes = merge(settings, {"sparsity.rate": rate, "method": method})
     if teacher is not None:
         changes |= {"teacher.architecture": architecture_name(teacher), "teacher.checkpoint": "given"}
 
     given = prepare.load_given(data, changes, progress)
-    plan = _choose_recipe(recipe, given).with_settings(changes)
+    plan = _choose_recipe(recipe, given, changes).with_settings(changes)
     pruning = find_pruning(plan.method)
     loaded = prepare.load_rest(pruning.complete(plan), given, progress)
     if teacher is None:
@@ -119,7 +120,8 @@ def prune(
                 sparsity = [{**asdict(row), "rate": row.rate} for row in count(student)]
                 if processes.first:
                     about = describe_model(student, loaded.data.classes, loaded.channels)
-                    run.save_model(student, {**about, **identity, "threat": asdict(plan.threat), "sparsity": sparsity})
+                    about |= {**identity, "threat": asdict(plan.threat), "sparsity": sparsity}
+                    model_hash = run.save_model(student, about)
         if not processes.first:
             return Result(student, run.path, {}, [])
         with prepare.resumable(run, progress):
@@ -127,14 +129,13 @@ def prune(
             if teacher_scores is None:
                 place = run.path / OF_TEACHER
                 teacher_scores = prepare.measure_model(teacher, identity["teacher"], loaded, place, "teacher", progress)
-            pruned = prepare.measure_model(
-                student, fingerprint(student), loaded, run.path / OF_MODEL, "pruned model", progress
-            )
+            pruned = prepare.measure_model(student, model_hash, loaded, run.path / OF_MODEL, "pruned model", progress)
             summary = {
                 **prepare.training_summary(loaded, engine, processes),
                 "example_free": chosen.example_free,
                 "rate": sparsity[-1]["rate"],
                 "sparsity": sparsity,
+                "model": model_hash,
                 "teacher": dict(teacher_scores),
                 "pruned": dict(pruned),
                 **prepare.evaluation_summary(pruned),
@@ -144,10 +145,10 @@ def prune(
     return Result(student, run.path, summary, run.metrics())
 
 
-def _choose_recipe(source: str | Path | Recipe | None, data: Data | None) -> Recipe:
+def _choose_recipe(source: str | Path | Recipe | None, data: Data | None, changes: Mapping[str, Any]) -> Recipe:
     if source is None and data is not None:
         return recipe_for(data.name)
-    return load_recipe("demo" if source is None else source)
+    return load_recipe("demo" if source is None else source, changes)
 
 
 def _load_teacher(recipe: Recipe, data: Data) -> tuple[nn.Module, str]:
