@@ -27,6 +27,7 @@ from pwoa.progress import Progress
 from pwoa.recipe import load_recipe
 from pwoa.recipe.sections import Recipe
 from pwoa.runs.folder import Run
+from pwoa.storage.folder import unsealed
 from pwoa.threat import Threat
 from pwoa.training.groups import Plan, grouped
 from pwoa.training.stage import Batch, Material
@@ -282,7 +283,7 @@ def test_every_method_runs_from_end_to_end(
     assert any(not torch.equal(value, before[name]) for name, value in result.model.state_dict().items())
     assert list(result.model.state_dict()) == list(before)
     assert (result.summary["method"], result.summary["example_free"]) == (method, method == "natural")
-    assert json.loads((result.folder / "result.json").read_text()) == result.summary
+    assert unsealed(json.loads((result.folder / "result.json").read_text()), "result.json") == result.summary
     errors = [line["validation"][find_training(method).criterion] for line in result.metrics]
     assert result.summary["selected_epoch"] == min(range(2), key=errors.__getitem__)
     loaded = pwoa.load_model(result.folder, architecture=type(tiny_teacher)())

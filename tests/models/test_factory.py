@@ -11,8 +11,9 @@ from torch import nn
 
 from pwoa.errors import InputError
 from pwoa.models.architectures.registry import architecture_name
-from pwoa.models.factory import is_factory, load_factory
+from pwoa.models.factory import load_factory
 from pwoa.models.load import load_model
+from pwoa.recipe.settings import is_factory
 
 NETS = """
 from __future__ import annotations

@@ -275,7 +275,8 @@ def test_a_normalisation_that_is_given(kind: str, source: Path, checkpoint: Path
 def test_a_run_of_a_network_of_ones_own_needs_its_code(own_run: Path, source: Path, data: Data) -> None:
     assert refused(own_run, data) == (
         f"{own_run} holds a torch.nn.modules.container:Sequential, which only your own code can build: "
-        "give it as architecture= (on the command line --arch MODULE:FUNCTION)"
+        "give it as architecture= (on the command line --arch MODULE:FUNCTION, as in "
+        "--arch torch.nn.modules.container:Sequential)"
     )
     for architecture in (f"{source}:net", linear(0)):
         assert_is(load_model(own_run, data, architecture=architecture), linear(7))
@@ -397,5 +398,6 @@ def test_a_folder_that_lacks_something(run: Path, folder: Path) -> None:
     about = json.loads((folder / CONFIG).read_text())
     (folder / CONFIG).write_text(json.dumps(about | {"classes": None}))
     assert refused(folder) == f"{folder} does not say its classes and channels"
-    (folder / WEIGHTS).write_bytes(to_safetensors(linear(0).state_dict()))
+    (folder / CONFIG).write_text(json.dumps(about))
+    (folder / WEIGHTS).write_bytes(to_safetensors(build("lenet", 10, 1).state_dict()))
     assert "is not the one that config.json was written for (another fingerprint)" in refused(folder)

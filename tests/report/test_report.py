@@ -76,7 +76,9 @@ def test_a_plot_is_written(tmp_path: Path) -> None:
 
 def printed(table: Table, width: int = 80, styles: bool = False) -> list[str]:
     file = io.StringIO()
-    Console(width=width, file=file, force_terminal=styles, color_system="standard" if styles else None).print(table)
+    Console(
+        markup=False, width=width, file=file, force_terminal=styles, color_system="standard" if styles else None
+    ).print(table)
     return file.getvalue().splitlines()
 
 

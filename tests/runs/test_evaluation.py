@@ -37,7 +37,7 @@ def read(file: Path) -> Any:
 def without_time(value: Any) -> Any:
     """A result without what another computation of the same takes another time for."""
     if isinstance(value, dict):
-        return {key: without_time(item) for key, item in value.items() if not key.endswith("seconds")}
+        return {key: without_time(item) for key, item in value.items() if not key.endswith(("seconds", "checksum"))}
     return [without_time(item) for item in value] if isinstance(value, list) else value
 
 
@@ -187,11 +187,12 @@ def make_older(folder: Path) -> None:
     """Turn a run into one as version 0.2 kept it.
 
     Its recipe had the sections of HARP and APD whatever the method, and fewer keys for evaluation; the verdicts were
-    beside the recipe, there were no evaluation folders, and no warnings in the result.
+    beside the recipe, there were no evaluation folders, no warnings in the result, and no hashes anywhere.
     """
     file = folder / "recipe.toml"
     keys = ("seed", "precision", "radii", "checks", "strong")
-    head, evaluation = file.read_text().split("[evaluation]\n")
+    _, _, whole = file.read_text().partition("\n")
+    head, evaluation = whole.split("[evaluation]\n")
     lines = [line for line in evaluation.splitlines() if line.split(" = ")[0] not in keys]
     text = head + "\n".join(["[evaluation]", *lines]) + "\n"
     if "[harp]" not in text:
@@ -201,9 +202,11 @@ def make_older(folder: Path) -> None:
     file.write_text(text)
     shutil.move(folder / "evaluation" / "model" / "verdicts.safetensors", folder / "verdicts.safetensors")
     shutil.rmtree(folder / "evaluation")
-    summary = read(folder / "result.json")
-    del summary["warnings"]
-    (folder / "result.json").write_text(json.dumps(summary))
+    for name in ("result.json", "model.json", "teacher.json"):
+        about = read(folder / name)
+        for key in {"checksum", "fingerprint", "model", "warnings"} & about.keys():
+            del about[key]
+        (folder / name).write_text(json.dumps(about))
 
 
 @pytest.fixture(params=["pwoa", "harp", "apd"])

@@ -346,3 +346,113 @@ def test_a_recipe_that_was_cut_off_is_not_filled_with_defaults(run: Run, quick: 
     (run.path / "recipe.toml").write_text("\n".join(text.splitlines()[:lines]))
     with pytest.raises(InputError, match=r"recipe.toml is damaged: it has no section"):
         Run.choose(run.path, quick(), OURS)
+
+
+# Files that were changed, or that are another run's
+
+
+SUMMARY: dict[str, Any] = {
+    "method": "pwoa",
+    "example_free": True,
+    "images": 20,
+    "seed": 0,
+    "device": "CPU",
+    "training_seconds": 1.5,
+    "rate": 4.0,
+    "sparsity": [{"layer": "all", "total": 8, "kept": 2, "rate": 4.0}],
+    "teacher": {"natural": 95.0, "pgd20": 90.0},
+    "pruned": {"natural": 90.0, "pgd20": 80.0, "autoattack": 75.0},
+    "warnings": [{"check": "radius", "message": "it grows"}],
+}
+
+
+@pytest.fixture
+def ended(run: Run) -> Run:
+    model = build("lenet@0.1", 10, 1)
+    run.finish({**SUMMARY, "model": run.save_model(model, describe_model(model, 10, 1))})
+    return run
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "model.json", "result.json", "recipe.toml", "teacher.json"])
+def test_a_flipped_bit_in_any_file_of_a_run_is_found(ended: Run, quick: Make, name: str) -> None:
+    def read() -> None:
+        load_model(ended.path)
+        ended.result()
+        ended.differences(quick(), OURS)
+
+    read()
+    content = (ended.path / name).read_bytes()
+    for place in (len(content) // 3, len(content) // 2, len(content) - 40):
+        changed = content[:place] + bytes([content[place] ^ 4]) + content[place + 1 :]
+        (ended.path / name).write_bytes(changed)
+        with pytest.raises(InputError) as caught:
+            read()
+        assert "\n" not in str(caught.value)
+
+
+def test_weights_and_results_of_another_run_are_refused(ended: Run, tmp_path: Path, quick: Make) -> None:
+    other = Run(tmp_path / "other")
+    other.begin(quick(training__seed=9), OURS)
+    model = build("lenet@0.1", 10, 1)
+    other.finish({**SUMMARY, "model": other.save_model(model, describe_model(model, 10, 1))})
+    kept = (ended.path / "model.safetensors").read_bytes()
+    (ended.path / "model.safetensors").write_bytes((other.path / "model.safetensors").read_bytes())
+    with pytest.raises(InputError, match=r"model.safetensors is not the one that model.json was written for"):
+        load_model(ended.path)
+    (ended.path / "model.safetensors").write_bytes(kept)
+    (ended.path / "result.json").write_bytes((other.path / "result.json").read_bytes())
+    with pytest.raises(InputError, match=r"result.json is of another model than model.json"):
+        ended.result()
+
+
+def test_a_run_without_hashes_still_loads(ended: Run) -> None:
+    for name in ("model.json", "result.json"):
+        about = json.loads((ended.path / name).read_text())
+        for key in {"checksum", "fingerprint", "model"} & about.keys():
+            del about[key]
+        (ended.path / name).write_text(json.dumps(about))
+    load_model(ended.path)
+    assert ended.result() == SUMMARY
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("method", 3),
+        ("example_free", "yes"),
+        ("images", 0),
+        ("images", True),
+        ("seed", "one"),
+        ("training_seconds", None),
+        ("rate", "4"),
+        ("sparsity", []),
+        ("sparsity", [{"layer": "a", "total": "8", "kept": 2}]),
+        ("teacher", [1]),
+        ("pruned", {}),
+        ("pruned", {"natural": "90"}),
+        ("pruned", {"natural": 101.0}),
+        ("pruned", {"natural": 50.0, "pgd20": 60.0}),
+        ("pruned", {"natural": 10**400}),
+        ("warnings", ["a"]),
+    ],
+)
+def test_values_that_cannot_be_in_a_result_are_refused(run: Run, key: str, value: Any) -> None:
+    run.write_json("result.json", SUMMARY)
+    assert run.result() == SUMMARY
+    run.write_json("result.json", SUMMARY | {key: value})
+    with pytest.raises(InputError, match=rf"result.json is damaged: its {key} cannot be; run it anew elsewhere"):
+        run.result()
+
+
+def test_a_kill_after_the_end_leaves_nothing_for_good(ended: Run) -> None:
+    ended.save_checkpoint({"lines": 0})
+    (ended.path / ".lock").touch()
+    (ended.path / ".0123456789abcdef.part").touch()
+    ended.tidy_finished()
+    assert sorted(os.listdir(ended.path)) == [
+        "model.json",
+        "model.safetensors",
+        "recipe.toml",
+        "result.json",
+        "teacher.json",
+    ]

@@ -21,11 +21,13 @@ from pwoa.guard import ExampleFreeViolation
 from pwoa.methods import METHODS
 from pwoa.methods.pwoa import Pwoa, Search
 from pwoa.progress import Progress
-from pwoa.recipe import load_recipe
+from pwoa.recipe import load_recipe, recorded_recipe, to_toml
 from pwoa.recipe.sections import Recipe
 from pwoa.runs.folder import Result, Run
 from pwoa.runs.pretrain import pretrain
 from pwoa.runs.prune import prune
+from pwoa.storage.folder import unsealed
+from pwoa.sweep import sweep
 from pwoa.training.stage import Batch, Loss, Material
 from pwoa.training.validation import hsic_plane
 
@@ -64,14 +66,14 @@ def test_the_run_folder_tells_everything(result: Result) -> None:
         "result.json",
         "evaluation",
     }
-    recipe = load_recipe(result.folder / "recipe.toml")
+    recipe = recorded_recipe(result.folder)
     assert recipe.sparsity.rate == 4
     assert recipe.teacher.checkpoint == "given"
     about = json.loads((result.folder / "model.json").read_text())
     assert about["threat"] == {"norm": "linf", "radius": 0.05, "step": 0.0125}
     assert len(about["teacher"]) == 64
     summary = json.loads((result.folder / "result.json").read_text())
-    assert summary == result.summary
+    assert unsealed(summary, "result.json") == result.summary
     assert summary["example_free"] is True
     assert set(summary["teacher"]) == set(summary["pruned"]) == {"natural", "pgd2", "worst"}
     loaded = pwoa.load_model(result.folder, architecture=type(result.model)())
@@ -176,7 +178,7 @@ def test_a_finished_run_is_given_back(tmp_path: Path, result: Result, tiny_teach
         def start(self, task: str, total: int, done: int = 0) -> None:
             raise AssertionError("nothing should be computed again")
 
-    recipe = load_recipe(result.folder / "recipe.toml")
+    recipe = recorded_recipe(result.folder)
     again = prune(tiny_teacher, tiny_data, recipe=recipe, folder=result.folder, progress=Refusing())
     assert again.summary == result.summary
     assert all(torch.equal(v, again.model.state_dict()[k]) for k, v in result.model.state_dict().items())
@@ -448,7 +450,7 @@ def test_what_a_run_chose_itself_makes_it_no_other(
     with pytest.raises(KeyboardInterrupt):
         prune(tiny_teacher, tiny_data, recipe=chosen, folder=tmp_path / "run", progress=Stopped())
     again = prune(tiny_teacher, tiny_data, recipe=quick(), folder=tmp_path / "run")
-    assert pwoa.load_recipe(again.folder / "recipe.toml").training.mode == "exact"
+    assert recorded_recipe(again.folder).training.mode == "exact"
     other = quick(training__mode="fast")
     with pytest.raises(InputError, match=r'another run \(training\.mode: there "exact", now "fast"\)'):
         prune(tiny_teacher, tiny_data, recipe=other, folder=tmp_path / "run")
@@ -462,7 +464,7 @@ def test_a_tenth_is_held_out_where_the_recipe_leaves_it_open(
     with pytest.raises(KeyboardInterrupt):
         prune(tiny_teacher, tiny_data, recipe=given, folder=tmp_path / "run", progress=Stopped())
     again = prune(tiny_teacher, tiny_data, recipe=left_open, folder=tmp_path / "run")
-    assert load_recipe(again.folder / "recipe.toml").data.validation == 9
+    assert recorded_recipe(again.folder).data.validation == 9
     trained = pwoa.pretrain(
         tiny_teacher,
         tiny_data,
@@ -470,7 +472,7 @@ def test_a_tenth_is_held_out_where_the_recipe_leaves_it_open(
         settings={"method": "pgd-at", "pretrain.epochs": 1},
         folder=tmp_path / "b",
     )
-    assert load_recipe(trained.folder / "recipe.toml").data.validation == 9
+    assert recorded_recipe(trained.folder).data.validation == 9
 
 
 class Stopped(Progress):
@@ -515,3 +517,74 @@ def test_a_network_of_another_width_keeps_its_name_in_that_of_the_run(
     monkeypatch.chdir(tmp_path)
     recipe = load_recipe("mnist").with_settings({"teacher.architecture": "lenet@0.352", "training.seed": 3})
     assert Run.choose(None, recipe, {}).path == Path("runs/mnist-lenet@0.352-pwoa-x4-seed3")
+
+
+EVIL = """
+from pathlib import Path
+Path("ran").touch()
+
+def main():
+    raise SystemExit("it ran")
+"""
+
+
+@pytest.mark.parametrize("setting", ["teacher.architecture", "teacher.checkpoint"])
+@pytest.mark.parametrize("place", ["recipe", "run", "set", "grid", "table", "recipe of a grid"])
+def test_a_file_cannot_ask_to_run_code(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, setting: str, place: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "evil.py").write_text(EVIL)
+    (tmp_path / "run").mkdir()
+    recipe = tmp_path / ("run/recipe.toml" if place == "run" else "evil.toml")
+    recipe.write_text(f'{setting} = "evil.py:main"\n')
+    grids = {
+        "set": f'set.{setting} = "evil.py:main"\ngrid.training.seed = [0]\n',
+        "grid": f'grid.{setting} = ["evil.py:main"]\n',
+        "table": f'grid.teacher = [{{ {setting.partition(".")[2]} = "evil.py:main" }}]\n',
+        "recipe of a grid": 'recipe = "evil.toml"\ngrid.training.seed = [0]\n',
+    }
+    (tmp_path / "grid.toml").write_text(grids.get(place, ""))
+    with pytest.raises(InputError) as caught:
+        sweep("grid.toml", "swept") if place in grids else prune(recipe=recipe, folder="out")
+    option = {"teacher.architecture": "--arch", "teacher.checkpoint": "--checkpoint"}[setting]
+    assert f"{setting} = 'evil.py:main' is Python code, which a file cannot ask to run" in str(caught.value)
+    assert f"{option} evil.py:main" in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert not (tmp_path / "ran").exists()
+
+
+NET = """
+import torch
+
+class Net(torch.nn.Sequential):
+    def __init__(self):
+        super().__init__(torch.nn.Flatten(), torch.nn.Linear(784, 10))
+"""
+
+
+def test_code_that_the_user_names_is_run_also_in_a_run_and_a_sweep(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, digits: Callable[[int, int], Path]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "net.py").write_text(NET)
+    torch.save({"1.weight": torch.randn(10, 784), "1.bias": torch.zeros(10)}, tmp_path / "net.pt")
+    short = {"search.epochs": 1, "finetune.epochs": 1, "training.batch": 16, "data.validation": 8}
+    short |= {"evaluation.attacks": ["natural"], "evaluation.checks": False, "teacher.minimum": 0}
+    short |= {"objective.hsic_x": 0, "objective.hsic_y": 0}
+    recipe = Recipe().with_settings({**short, "data.name": str(digits(40, 10)), "teacher.checkpoint": "net.pt"})
+    (tmp_path / "recipe.toml").write_text(to_toml(recipe))
+    own = {"teacher.architecture": "net.py:Net"}
+    result = prune(recipe="recipe.toml", settings=own, folder="run")
+    assert recorded_recipe("run").teacher.architecture == "net.py:Net"
+    with pytest.raises(InputError, match=r"recipe.toml: teacher.architecture = 'net.py:Net' is Python code"):
+        prune(recipe="run/recipe.toml", folder="run")
+    again = prune(recipe="run/recipe.toml", settings=own, folder="run")
+    assert again.summary == result.summary
+    with pytest.raises(InputError, match=r"--arch MODULE:FUNCTION, as in --arch net.py:Net"):
+        pwoa.evaluate("run", device="cpu")
+    assert dict(pwoa.evaluate("run", architecture="net.py:Net", device="cpu")) == result.summary["pruned"]
+    (tmp_path / "grid.toml").write_text('recipe = "recipe.toml"\ngrid.training.seed = [0]\n')
+    swept = sweep("grid.toml", "swept", settings=["teacher.architecture=net.py:Net"])
+    assert swept.failed == {}
+    assert [row["natural"] for row in swept.rows[1:]] == [result.summary["pruned"]["natural"]]

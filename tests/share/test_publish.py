@@ -24,6 +24,7 @@ from pwoa.runs.folder import Result, Run
 from pwoa.runs.prune import prune
 from pwoa.share.publish import card_of
 from pwoa.storage import folder as files
+from pwoa.storage.folder import sealed
 
 Make = Callable[..., Recipe]
 X = torch.rand(2, 1, 28, 28, generator=torch.Generator().manual_seed(0))
@@ -52,7 +53,8 @@ def config(folder: Path) -> dict[str, Any]:
 
 
 def change(folder: Path, **values: Any) -> None:
-    (folder / "config.json").write_text(json.dumps(config(folder) | values))
+    about = {key: value for key, value in config(folder).items() if key != "checksum"}
+    (folder / "config.json").write_text(json.dumps(sealed(about | values)))
 
 
 def refused(call: Callable[[], object]) -> str:
@@ -249,7 +251,7 @@ def test_a_config_that_is_wrong_is_one_line(folder: Path, values: dict[str, Any]
 @pytest.mark.parametrize(
     ("file", "content", "message"),
     [
-        ("config.json", b"{", "config.json is not valid JSON"),
+        ("config.json", b"{", "config.json is damaged (Expecting"),
         ("config.json", b"[]", "it is not of a model that pwoa saved"),
         ("config.json", b'{"architecture": "resnet50"}', "has no architecture or fingerprint"),
         ("config.json", None, "is neither a run nor a model folder: it has no recipe.toml or config.json"),

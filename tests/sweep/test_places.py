@@ -19,7 +19,7 @@ import torch
 
 import pwoa.sweep.cluster
 import pwoa.sweep.local
-from pwoa.errors import InputError, ProcessDied, Terminated
+from pwoa.errors import MEMORY, InputError, ProcessDied, Terminated
 from pwoa.recipe import Recipe
 from pwoa.sweep import child
 from pwoa.sweep.cluster import run_on_ray
@@ -232,7 +232,8 @@ class TestChild:
         [
             (InputError("it cannot be"), "it cannot be", False),
             (ProcessDied("a process is gone"), "a process is gone", False),
-            (RuntimeError("out of memory\nand more"), "RuntimeError: out of memory", True),
+            (RuntimeError("no such thing\nand more"), "RuntimeError: no such thing", True),
+            (MemoryError(), MEMORY, False),
         ],
     )
     def test_why_it_failed_is_left_beside_its_folder(

@@ -72,7 +72,7 @@ def prune(
         "training.device": None if device == "auto" else device,
     }
     changes = dict(map(parse_setting, settings or [])) | given(options)
-    load_recipe(recipe).with_settings(changes)  # a mistake is found before torch is imported
+    load_recipe(recipe, changes).with_settings(changes)  # a mistake is found before torch is imported
 
     from pwoa.progress import ConsoleProgress
     from pwoa.runs.prune import prune as library
@@ -128,7 +128,7 @@ def pretrain(
         "training.device": None if device == "auto" else device,
     }
     changes = dict(map(parse_setting, settings or [])) | given(options)
-    load_recipe(recipe).with_settings(changes)  # a mistake is found before torch is imported
+    load_recipe(recipe, changes).with_settings(changes)  # a mistake is found before torch is imported
 
     from pwoa.progress import ConsoleProgress
     from pwoa.runs.pretrain import pretrain as library

@@ -10,6 +10,7 @@ from torch import Tensor
 from pwoa.errors import InputError, did_you_mean
 from pwoa.evaluation.folder import OF_MODEL, OF_TEACHER
 from pwoa.evaluation.scores import FILE, load_verdicts, paired
+from pwoa.models.checkpoints.folder import DESCRIPTION, read_description
 from pwoa.threat import Threat, length_text
 
 
@@ -119,7 +120,14 @@ def _read(folder: str | Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     file = next((file for place in ("", OF_MODEL) if (file := Path(folder) / place / FILE).exists()), None)
     if file is None:
         raise InputError(f"{folder} holds no verdicts ({FILE}); evaluate the model again to get them")
-    return load_verdicts(file)
+    right, about = load_verdicts(file)
+    if not right or not len(next(iter(right.values()))):
+        raise InputError(f"{file} has no attack or no image in it; evaluate the model again")
+    if file.parent != Path(folder) and (Path(folder) / DESCRIPTION).is_file():
+        known = read_description(Path(folder), str(folder)).get("fingerprint")
+        if known not in (None, about.get("model")):
+            raise InputError(f"{file} is of another model than that of {folder}; evaluate the model again")
+    return right, about
 
 
 def _check_data(*sides: tuple[str | Path, Mapping[str, Any]]) -> None:

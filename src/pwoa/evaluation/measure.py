@@ -33,7 +33,16 @@ from pwoa.evaluation.subject import Subject, curve_threats
 from pwoa.models.border import as_logits, evaluating
 from pwoa.models.load import load_model, trained_threat
 from pwoa.progress import Pace, Progress, choose_progress
-from pwoa.recipe import Evaluation, Recipe, load_recipe, preset_for, recipe_for, recorded_recipe, records_recipe
+from pwoa.recipe import (
+    MAY_BE_CODE,
+    Evaluation,
+    Recipe,
+    load_recipe,
+    preset_for,
+    recipe_for,
+    recorded_recipe,
+    records_recipe,
+)
 from pwoa.recipe.settings import merge
 from pwoa.threat import Threat
 
@@ -146,7 +155,7 @@ def evaluate(
 def _plan(model: Any, data: Any, recipe: str | Path | Recipe | None) -> Recipe:
     """Return the recipe whose settings hold: the one given, that of the run, or the defaults."""
     if recipe is not None:
-        return load_recipe(recipe)
+        return load_recipe(recipe, MAY_BE_CODE)  # of which an evaluation uses none
     if not _is_run(model):
         if data is not None:
             return Recipe()

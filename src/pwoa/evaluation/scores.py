@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from safetensors import SafetensorError, safe_open
+from safetensors import safe_open
 from safetensors.numpy import save
 from torch import Tensor
 
@@ -21,6 +21,7 @@ from pwoa.attacks.registry import attack_label, lookup
 from pwoa.errors import InputError, counted, first_line
 from pwoa.evaluation.checks import Finding
 from pwoa.storage.folder import replacing
+from pwoa.storage.reading import parse_json
 from pwoa.threat import Threat, length_text
 
 WORST = "worst"
@@ -177,7 +178,7 @@ def load_verdicts(path: str | Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
         raise InputError(f"{path} does not exist" if not Path(path).exists() else f"{path} is not a file")
     try:
         return _load(Path(path))
-    except (SafetensorError, OSError, KeyError, TypeError, ValueError) as error:
+    except Exception as error:  # a damaged file can hold anything
         raise InputError(f"{path} is damaged or no file of verdicts ({first_line(error)}); evaluate again") from None
 
 
@@ -186,14 +187,18 @@ def _load(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
         metadata = file.metadata() or {}
         if not {"about", "verdicts"} <= metadata.keys():
             raise ValueError("it names no attacks")
-        layout = json.loads(metadata["verdicts"])
+        layout = parse_json(metadata["verdicts"], "its table")
         bits = {name: file.get_tensor(name) for name in layout["attacks"]}
-    n, fewer = int(layout["n"]), dict(layout.get("fewer", {}))
+    n, fewer = layout["n"], dict(layout.get("fewer", {}))
+    counts = {name: fewer.get(name, n) for name in bits}
+    for name, packed in bits.items():
+        if type(counts[name]) is not int or packed.shape != ((counts[name] + 7) // 8,):
+            raise ValueError(f"its bits are not those of {counts[name]!r} images")
     if _digest(n, fewer, bits, metadata["about"]) != layout["sha256"]:
         raise ValueError("its checksum is wrong")
-    counts = {name: int(fewer.get(name, n)) for name in bits}
     unpacked = {name: np.unpackbits(packed, count=counts[name]).astype(bool) for name, packed in bits.items()}
-    return {name: torch.from_numpy(right) for name, right in unpacked.items()}, dict(json.loads(metadata["about"]))
+    right = {name: torch.from_numpy(verdicts) for name, verdicts in unpacked.items()}
+    return right, dict(parse_json(metadata["about"], "its heading"))
 
 
 def _lengths(right: Mapping[str, Tensor]) -> tuple[int, dict[str, int]]:

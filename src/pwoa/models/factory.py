@@ -11,13 +11,7 @@ from types import ModuleType
 from torch import nn
 
 from pwoa.errors import InputError, did_you_mean
-
-
-def is_factory(text: str) -> bool:
-    """Tell whether a text names a factory, and not a path: `C:net` is on a drive, `c.py:net` is a factory."""
-    source, _, name = text.rpartition(":")
-    drive = len(source) == 1 and source.isalpha()
-    return bool(source) and not drive and name.isidentifier()
+from pwoa.recipe.settings import is_factory
 
 
 def load_factory(text: str) -> nn.Module:

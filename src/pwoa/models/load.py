@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import NoneType
 from typing import Any, Literal
@@ -22,14 +23,16 @@ from pwoa.models.checkpoints.folder import (
     WEIGHTS,
     find_folder,
     holds_model,
-    read_folder,
+    read_description,
+    read_weights,
     recorded_threat,
 )
 from pwoa.models.checkpoints.hub import PREFIX
 from pwoa.models.checkpoints.inspection import guess_architecture, likeness
-from pwoa.models.factory import is_factory, load_factory
+from pwoa.models.factory import load_factory
 from pwoa.models.onnx import OnnxModel
 from pwoa.recipe import RECIPE, records_recipe
+from pwoa.recipe.settings import is_factory
 from pwoa.threat import Threat
 
 AUTO = "auto"
@@ -147,26 +150,36 @@ def _from_folder(name: str, network: nn.Module | None, revision: str | None) -> 
     """Load the model of a run or a model folder: into a new network of its architecture, or into the given one."""
     if records_recipe(name) and not (Path(name) / DESCRIPTION).is_file():
         raise InputError(f"{name} has not finished yet; start it again to resume")
-    about, tensors = read_folder(find_folder(name, revision), name)
-    if network is None:
-        network = _new(about, name)
+    folder = find_folder(name, revision)
+    about = read_description(folder, name)
+    with ThreadPoolExecutor(1) as pool:  # the weights are read and hashed while the network is made
+        reading = pool.submit(read_weights, folder, about, name)
+        try:
+            network = network or _new(about, name, (folder / WEIGHTS).stat().st_size)
+        finally:
+            tensors = reading.result()  # what is wrong with the weights is said first
     if (numbers := about.get("normalisation")) and not isinstance(network, Normalised):
         network = Normalised(network, numbers["mean"], numbers["std"])
     load_state(network, tensors, name)
     return network
 
 
-def _new(about: dict[str, Any], name: str) -> nn.Module:
-    """Return a new network of the architecture that a folder describes."""
+def _new(about: dict[str, Any], name: str, size: int) -> nn.Module:
+    """Return a new network of the architecture that a folder describes, whose weights are a file of so many bytes."""
     architecture, classes, channels = about["architecture"], about.get("classes"), about.get("channels")
     if ":" in architecture:
         raise InputError(
             f"{name} holds a {architecture}, which only your own code can build: give it as architecture="
-            " (on the command line --arch MODULE:FUNCTION)"
+            f" (on the command line --arch MODULE:FUNCTION, as in --arch {architecture})"
         )
     if classes is None or channels is None:
         raise InputError(f"{name} does not say its classes and channels")
-    return build(architecture, classes, channels, about.get("width"))
+    width = about.get("width")
+    with torch.device("meta"):  # nothing is allocated
+        numbers = sum(value.numel() for value in build(architecture, classes, channels, width).parameters())
+    if numbers > size:
+        raise InputError(f"{name} describes a network of {numbers:,} numbers, and its weights are {size:,} bytes")
+    return build(architecture, classes, channels, width)
 
 
 def _from_file(

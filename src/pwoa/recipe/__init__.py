@@ -4,6 +4,8 @@ A recipe is built in layers: the defaults of its sections, then a preset or a fi
 This package imports nothing heavy, so that the command line can check a recipe before it loads torch.
 """
 
+import hashlib
+from collections.abc import Container
 from importlib import resources
 from pathlib import Path, PurePath
 
@@ -15,14 +17,16 @@ from pwoa.recipe.sections import Recipe as Recipe
 from pwoa.recipe.sections import SparsityRecipe as SparsityRecipe
 from pwoa.recipe.sections import explain
 from pwoa.recipe.sections import flat as flat
+from pwoa.recipe.settings import is_factory, toml_value
 from pwoa.recipe.settings import numbers as numbers
 from pwoa.recipe.settings import parse_setting as parse_setting
-from pwoa.recipe.settings import toml_value
 from pwoa.storage.reading import TOML_LIMIT, parse_toml, read_text
 
 RECIPE = "recipe.toml"
 """What the complete recipe of a run is called in its folder."""
 _PRESETS = resources.files("pwoa.recipe") / "presets"
+_SEAL = "# sha256: "
+"""The first line of a run's recipe: the hash of all others."""
 
 
 def presets() -> list[str]:
@@ -30,8 +34,12 @@ def presets() -> list[str]:
     return sorted(item.name.removesuffix(".toml") for item in _PRESETS.iterdir() if item.name.endswith(".toml"))
 
 
-def load_recipe(source: str | Path | Recipe | None = None) -> Recipe:
-    """Load a recipe from a preset's name or a TOML file; the defaults for None. Example: `load_recipe("cifar10")`."""
+def load_recipe(source: str | Path | Recipe | None = None, given: Container[str] = ()) -> Recipe:
+    """Load a recipe from a preset's name or a TOML file; the defaults for None. Example: `load_recipe("cifar10")`.
+
+    A file cannot name Python code to run: that is for the command line and for Python.
+    given: settings that the caller gives, so that what the file says of them does not matter.
+    """
     if source is None:
         return Recipe()
     if isinstance(source, Recipe):
@@ -46,7 +54,27 @@ def load_recipe(source: str | Path | Recipe | None = None) -> Recipe:
         raise InputError(
             f"no recipe {str(source)!r}: neither a file nor a preset ({did_you_mean(str(source), presets())})"
         )
-    return Recipe().with_tree(parse_toml(text, str(source)), str(source))
+    tree = parse_toml(text, str(source))
+    if isinstance(teacher := tree.get("teacher"), dict):
+        tree["teacher"] = {key: value for key, value in teacher.items() if f"teacher.{key}" not in given}
+    recipe = Recipe().with_tree(tree, str(source))
+    refuse_code(recipe, str(source), given)
+    return recipe
+
+
+MAY_BE_CODE = {"teacher.architecture": "--arch", "teacher.checkpoint": "--checkpoint"}
+"""The settings that may name Python code, FILE.py:NET, which is run; and their options on the command line."""
+
+
+def refuse_code(recipe: Recipe, where: str, given: Container[str] = ()) -> None:
+    """Refuse a recipe out of a file that names Python code in another setting than those that the caller gave."""
+    for setting, option in MAY_BE_CODE.items():
+        value = str(flat(recipe)[setting])
+        if setting not in given and is_factory(value) and not value.startswith("hf:"):
+            raise InputError(
+                f"{where}: {setting} = {value!r} is Python code, which a file cannot ask to run; if you trust it, give "
+                f"it yourself: {option} {value}, or --set {setting}={value} (in Python: settings=)"
+            )
 
 
 def records_recipe(folder: str | Path) -> bool:
@@ -60,9 +88,13 @@ def recorded_recipe(folder: str | Path) -> Recipe:
     It has every section: in one that was cut off, defaults would be taken for what is lost.
     """
     file = Path(folder) / RECIPE
-    tree = parse_toml(read_text(file, TOML_LIMIT), str(file))
+    text = read_text(file, TOML_LIMIT)
+    tree = parse_toml(text, str(file))
     if lost := {"data", "threat", "evaluation"} - tree.keys():
         raise InputError(f"{file} is damaged: it has no section {min(lost)}; a run's recipe has every setting")
+    seal, _, rest = text.partition("\n")
+    if seal.startswith(_SEAL) and seal != _SEAL + hashlib.sha256(rest.encode()).hexdigest():
+        raise InputError(f"{file} is damaged: it was changed after the run began; a run's recipe stays as it is")
     others = [name for name in METHOD_SECTIONS if name != tree.get("method")]  # version 0.2 wrote them into every run
     return Recipe().with_tree({key: value for key, value in tree.items() if key not in others}, str(file))
 
@@ -107,3 +139,9 @@ def to_toml(recipe: Recipe, explained: bool = False) -> str:
             section = head
         lines.append(f"{key} = {toml_value(value)}" + (f"  # {words[path]}" if words.get(path) else ""))
     return "\n".join(lines) + "\n"
+
+
+def sealed_toml(recipe: Recipe) -> str:
+    """Write the complete recipe of a run, headed by the hash that `recorded_recipe` checks."""
+    text = to_toml(recipe)
+    return f"{_SEAL}{hashlib.sha256(text.encode()).hexdigest()}\n{text}"

@@ -24,7 +24,7 @@ class ApdSettings:
     """APD's loss: λ of distillation, 1 − λ of classification, and the temperature τ."""
 
     weight: float = number(0.9, "λ of the distillation; 1 − λ is that of the classification", low=0, high=1)
-    temperature: float = number(5.0, "τ of the distillation", low=1e-3)
+    temperature: float = number(5.0, "τ of the distillation", low=1e-3, high=1e6)
     teacher: str = setting("", "a checkpoint of the same network to distil from; empty: the run's teacher")
 
 

@@ -88,7 +88,7 @@ class ObjectiveRecipe:
     """
 
     distillation: float = number(1.0, "λ, of the distillation from the teacher", low=0)
-    temperature: float = number(30.0, "τ of the distillation", low=1e-3)
+    temperature: float = number(30.0, "τ of the distillation", low=1e-3, high=1e6)
     hsic: str = choice("normalised", "normalised", "plain", about="HSIC normalised (nHSIC), or plain")
     hsic_x: float = number(2e-5, "λx, of what hidden layers know of the image", low=0)
     hsic_y: float = number(1e-4, "λy, of what hidden layers know of the label", low=0)

@@ -43,6 +43,13 @@ def allowed_text(allowed: Mapping[str, Any]) -> str:
     return f"at least {low:g}" if math.isinf(high) else f"from {low:g} to {high:g}"
 
 
+def is_factory(text: str) -> bool:
+    """Tell whether a text names a factory, and not a path: `C:net` is on a drive, `c.py:net` is a factory."""
+    source, _, name = text.rpartition(":")
+    drive = len(source) == 1 and source.isalpha()
+    return bool(source) and not drive and name.isidentifier()
+
+
 def numbers(text: str, name: str) -> tuple[float, ...]:
     """Return the numbers in a text such as `0.49,0.48,0.45` or `125/255`; none in an empty one."""
     try:

@@ -14,6 +14,7 @@ from pwoa.recipe import recorded_recipe
 from pwoa.runs.folder import Run
 from pwoa.share.card import recorded
 from pwoa.sparsity.selection import describe_left_out
+from pwoa.storage.reading import TEXT_LIMIT, read_bytes
 from pwoa.threat import Threat
 
 NO_NORMALISATION = "none in the file; if it was done outside the network, give --mean and --std"
@@ -104,7 +105,7 @@ def _run_rows(run: Run) -> Rows:
 
 def _card_rows(card: Path) -> Rows:
     """Return what the card of a model folder says was measured."""
-    text = card.read_text(encoding="utf-8", errors="replace") if card.is_file() else ""
+    text = read_bytes(card, TEXT_LIMIT).decode(errors="replace") if card.is_file() else ""
     images, accuracy = recorded(text)
     if not accuracy:
         return []

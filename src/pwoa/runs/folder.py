@@ -17,9 +17,10 @@ import hashlib
 import io
 import itertools
 import json
+import math
 import pickle
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -30,8 +31,8 @@ from torch import nn
 from pwoa.attacks.registry import attack_label
 from pwoa.errors import InputError, first_line
 from pwoa.methods import find_method
-from pwoa.models.checkpoints.folder import to_safetensors
-from pwoa.recipe import RECIPE, Recipe, flat, recorded_recipe, to_toml
+from pwoa.models.checkpoints.folder import DESCRIPTION, WEIGHTS, fingerprint, to_safetensors
+from pwoa.recipe import RECIPE, Recipe, flat, recorded_recipe, sealed_toml
 from pwoa.recipe.sections import INCIDENTAL
 from pwoa.storage.folder import RESULT, Folder, appending, naming, replacing
 from pwoa.storage.reading import TEXT_LIMIT, open_file, read_bytes
@@ -43,6 +44,63 @@ _OF_ANY = {"method", "example_free", "images", "seed", "device", "training_secon
 _OF_PRUNING = {"teacher", "pruned", "rate", "sparsity"}
 _OF_TRAINING = {"accuracy", "architecture"}
 """What is in result.json: of any run, of one that pruned, and of one that trained from scratch."""
+
+
+def _is_number(value: Any) -> bool:
+    return type(value) in (int, float) and abs(value) < math.inf
+
+
+def _is_count(value: Any) -> bool:
+    return type(value) is int and 0 <= value < 1 << 63
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str)
+
+
+def _are_accuracies(value: Any) -> bool:
+    """Tell whether these can be accuracies by attack: in percent, and none above the natural one."""
+    if not isinstance(value, Mapping) or not value or not all(_is_number(number) for number in value.values()):
+        return False
+    short = [number for name, number in value.items() if name == "natural" or name.startswith(("pgd", "cw", "fgsm"))]
+    return all(0 <= number <= 100 for number in value.values()) and max(short, default=0) <= value.get("natural", 100)
+
+
+def _are_layers(value: Any) -> bool:
+    rows = value if isinstance(value, list) and value else [None]
+    return all(
+        isinstance(row, dict)
+        and _is_text(row.get("layer"))
+        and _is_count(row.get("total"))
+        and _is_count(row.get("kept"))
+        and _is_number(row.get("rate", 1))
+        for row in rows
+    )
+
+
+def _are_warnings(value: Any) -> bool:
+    rows = value if isinstance(value, list) else [None]
+    return all(isinstance(row, dict) and _is_text(row.get("check")) and _is_text(row.get("message")) for row in rows)
+
+
+_CHECKS: dict[str, Callable[[Any], bool]] = {
+    "method": _is_text,
+    "example_free": lambda value: isinstance(value, bool),
+    "images": lambda value: _is_count(value) and value > 0,
+    "seed": _is_count,
+    "device": _is_text,
+    "training_seconds": _is_number,
+    "evaluation_seconds": _is_number,
+    "rate": _is_number,
+    "sparsity": _are_layers,
+    "teacher": _are_accuracies,
+    "pruned": _are_accuracies,
+    "accuracy": _are_accuracies,
+    "architecture": _is_text,
+    "parameters": _is_count,
+    "warnings": _are_warnings,
+}
+"""What the values of result.json can be."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -111,7 +169,7 @@ class Run(Folder):
         """Create the folder; its recipe is written last, so a folder with a recipe is complete."""
         self.make()
         self.write_json(_TEACHER, teacher)
-        self.write_text(RECIPE, to_toml(recipe))
+        self.write_text(RECIPE, sealed_toml(recipe))
 
     def result(self) -> dict[str, Any]:
         """Return what result.json says, which is all that a finished run writes there."""
@@ -119,6 +177,10 @@ class Run(Folder):
         wanted = _OF_ANY | (_OF_PRUNING if "pruned" in summary else _OF_TRAINING)
         if lost := wanted - summary.keys():
             raise InputError(f"{self.path / RESULT} is damaged: it has no {min(lost)}; run it anew elsewhere")
+        if odd := [key for key, check in _CHECKS.items() if key in summary and not check(summary[key])]:
+            raise InputError(f"{self.path / RESULT} is damaged: its {odd[0]} cannot be; run it anew elsewhere")
+        if "model" in summary and summary["model"] != self.read_json(DESCRIPTION).get("fingerprint"):
+            raise InputError(f"{self.path / RESULT} is of another model than {DESCRIPTION}; run it anew elsewhere")
         return summary
 
     def log(self, line: Mapping[str, Any]) -> None:
@@ -146,7 +208,7 @@ class Run(Folder):
 
     def resuming(self) -> str:
         """Tell from where a run that was begun goes on."""
-        kept = (self.path / _STATE, self.path / "model.safetensors")
+        kept = (self.path / _STATE, self.path / WEIGHTS)
         return "resuming" if any(file.exists() for file in kept) else "resuming from the start: nothing was saved yet"
 
     def save_checkpoint(self, state: Mapping[str, Any]) -> None:
@@ -199,11 +261,13 @@ class Run(Folder):
             (self.path / name).unlink(missing_ok=True)
         shutil.rmtree((self.path / _STATE).parent, ignore_errors=True)
 
-    def save_model(self, model: nn.Module, about: Mapping[str, Any]) -> None:
-        """Write model.safetensors, and what it is into model.json."""
-        with replacing(self.path / "model.safetensors") as file:
+    def save_model(self, model: nn.Module, about: Mapping[str, Any]) -> str:
+        """Write model.safetensors, and what it is into model.json; return its fingerprint."""
+        written = fingerprint(model)
+        with replacing(self.path / WEIGHTS) as file:
             file.write(to_safetensors(model.state_dict()))
-        self.write_json("model.json", about)
+        self.write_json(DESCRIPTION, {**about, "fingerprint": written})
+        return written
 
     def finish(self, result: Mapping[str, Any]) -> None:
         """Write result.json and drop the checkpoint: the run is done."""

@@ -18,12 +18,12 @@ from pwoa.guard import example_free
 from pwoa.methods import find_training
 from pwoa.models.architectures.registry import architecture_name, build, lite_width
 from pwoa.models.border import check_model
-from pwoa.models.checkpoints.folder import describe_model, fingerprint
-from pwoa.models.factory import is_factory, load_factory
+from pwoa.models.checkpoints.folder import describe_model
+from pwoa.models.factory import load_factory
 from pwoa.models.load import load_model
 from pwoa.progress import Progress, choose_progress
 from pwoa.recipe import AUTO, Recipe, load_recipe, teacher_recipe_for
-from pwoa.recipe.settings import merge
+from pwoa.recipe.settings import is_factory, merge
 from pwoa.runs import prepare
 from pwoa.runs.folder import Result, Run
 from pwoa.training import Engine, Material
@@ -61,7 +61,7 @@ def pretrain(
 
     given = prepare.load_given(data, changes, progress)
     usual = teacher_recipe_for(changes.get("data.name", "mnist"))
-    plan = load_recipe(recipe or usual or "teacher-mnist").with_settings(changes)
+    plan = load_recipe(recipe or usual or "teacher-mnist", changes).with_settings(changes)
     training = find_training(plan.method)
     notes = []
     if recipe is None and usual is None:
@@ -102,19 +102,18 @@ def pretrain(
                 prepare.lay_out(network, torch.contiguous_format)
                 if processes.first:
                     about = describe_model(network, loaded.data.classes, loaded.channels)
-                    run.save_model(network, {**about, **identity, "threat": asdict(plan.threat)})
+                    model_hash = run.save_model(network, {**about, **identity, "threat": asdict(plan.threat)})
         if not processes.first:
             return Result(network, run.path, {}, [])
         with prepare.resumable(run, progress):
-            scores = prepare.measure_model(
-                network, fingerprint(network), loaded, run.path / OF_MODEL, "model", progress
-            )
+            scores = prepare.measure_model(network, model_hash, loaded, run.path / OF_MODEL, "model", progress)
             summary = {
                 **prepare.training_summary(loaded, engine, processes),
                 "example_free": stage.example_free,
                 **size,
                 "dataset": plan.data.name,
                 "epochs": plan.pretrain.epochs,
+                "model": model_hash,
                 "accuracy": scores.accuracies,
                 **prepare.evaluation_summary(scores),
             }

@@ -26,7 +26,6 @@ from pwoa.methods.method import Method
 from pwoa.models.architectures.registry import architecture_name
 from pwoa.models.border import check_model
 from pwoa.models.checkpoints.folder import describe_model, fingerprint
-from pwoa.models.factory import is_factory
 from pwoa.models.load import kind_of, load_model, trained_threat
 from pwoa.progress import Progress, choose_progress
 from pwoa.recipe import (
@@ -40,7 +39,7 @@ from pwoa.recipe import (
     recorded_recipe,
     records_recipe,
 )
-from pwoa.recipe.settings import merge
+from pwoa.recipe.settings import is_factory, merge
 from pwoa.runs import prepare
 from pwoa.runs.folder import Result, Run
 from pwoa.sparsity import Constraint, describe_size, prunable
@@ -148,7 +147,8 @@ def prune(
                 size = describe_size(student, plan.sparsity)
                 if processes.first:
                     about = describe_model(student, loaded.data.classes, loaded.channels)
-                    run.save_model(student, {**about, **identity, "threat": asdict(plan.threat), **size})
+                    about |= {**identity, "threat": asdict(plan.threat), **size}
+                    model_hash = run.save_model(student, about)
         if not processes.first:
             return Result(student, run.path, {}, [])
         with prepare.resumable(run, progress):
@@ -157,13 +157,12 @@ def prune(
             if teacher_evaluation is not None and not place.exists():
                 shutil.copytree(teacher_evaluation, place, ignore=shutil.ignore_patterns(".*"))
             dense = prepare.measure_model(teacher, identity["teacher"], loaded, place, "teacher", progress)
-            pruned = prepare.measure_model(
-                student, fingerprint(student), loaded, run.path / OF_MODEL, "pruned model", progress
-            )
+            pruned = prepare.measure_model(student, model_hash, loaded, run.path / OF_MODEL, "pruned model", progress)
             summary = {
                 **prepare.training_summary(loaded, engine, processes),
                 "example_free": chosen.example_free,
                 **size,
+                "model": model_hash,
                 "teacher": dense.accuracies,
                 "pruned": pruned.accuracies,
                 **prepare.evaluation_summary(pruned, dense),
@@ -188,7 +187,7 @@ def _choose_recipe(source: str | Path | Recipe | None, data: Data | None, change
     That is its threat, and its data where none are given.
     """
     if source is not None:
-        return load_recipe(source)
+        return load_recipe(source, changes)
     teacher = changes.get("teacher.checkpoint", "")
     where = {"data.name": changes.get("data.name", "mnist-mini") if data is None else data.name}
     if data is None and "data.name" not in changes and teacher and records_recipe(teacher):

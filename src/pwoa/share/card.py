@@ -13,6 +13,7 @@ from pwoa.models.checkpoints.hub import PREFIX
 from pwoa.recipe import to_toml
 from pwoa.recipe.sections import Recipe
 from pwoa.sparsity.selection import describe_left_out
+from pwoa.storage.reading import parse_json
 from pwoa.threat import Threat, length_text, norm_label
 
 HERE = 'load_model("."'
@@ -68,9 +69,9 @@ def recorded(card: str) -> tuple[str, dict[str, float]]:
     """
     line = re.search(r"^model-index: (.*)$", card, re.MULTILINE)
     try:
-        metrics = json.loads(line[1])[0]["results"][0]["metrics"] if line else []
+        metrics = parse_json(line[1], "the card")[0]["results"][0]["metrics"] if line else []
         named = [(_METRIC.fullmatch(metric["name"]), float(metric["value"])) for metric in metrics]
-    except (ValueError, LookupError, TypeError):
+    except (ValueError, LookupError, TypeError, OverflowError):
         return "", {}
     found = [(name, value) for name, value in named if name]
     return (found[0][0][1] if found else ""), {name[2]: value for name, value in found}

@@ -27,7 +27,8 @@ from pwoa.recipe import Recipe, recorded_recipe
 from pwoa.runs.folder import Result, Run
 from pwoa.share.card import addressed, model_card, without_place
 from pwoa.sparsity import DEFAULT, describe_size
-from pwoa.storage.folder import naming, replacing, to_json
+from pwoa.storage.folder import naming, replacing, sealed, to_json
+from pwoa.storage.reading import read_text
 
 Source = nn.Module | Result | Run | str | Path
 """What can be shared: a model; or a finished run, which comes with its measurements."""
@@ -47,7 +48,7 @@ def save_pretrained(model_or_run: Source, folder: str | Path) -> Path:
         raise InputError(f"{folder} holds a {strange[0]} that pwoa did not write; choose another folder")
     with naming(folder):
         folder.mkdir(parents=True, exist_ok=True)
-    contents = to_json(shared.config).encode(), to_safetensors(shared.tensors), shared.card.encode()
+    contents = to_json(sealed(shared.config)).encode(), to_safetensors(shared.tensors), shared.card.encode()
     for name, content in zip(_FILES, contents, strict=True):
         with replacing(folder / name) as file:
             file.write(content)
@@ -72,7 +73,7 @@ def push_to_hub(
         folder = _written(model_or_run) or save_pretrained(model_or_run, temporary)
         files: dict[str, Path | bytes] = {name: folder / name for name in (WEIGHTS, CONFIG)}
         if (folder / CARD).is_file():
-            files[CARD] = addressed((folder / CARD).read_text(encoding="utf-8"), repo).encode()
+            files[CARD] = addressed(read_text(folder / CARD), repo).encode()
         return hub.push(files, repo, private=private, revision=revision, token=token, message=message)
 
 

@@ -19,7 +19,6 @@ ones resumed, so that the same command goes on where it was stopped.
 """
 
 import itertools
-import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,7 +27,9 @@ from typing import Any
 from pwoa.errors import InputError, counted
 from pwoa.methods import find_method
 from pwoa.progress import Progress
-from pwoa.recipe import flat, recorded_recipe, records_recipe, to_toml
+from pwoa.recipe import MAY_BE_CODE, flat, recorded_recipe, records_recipe, to_toml
+from pwoa.recipe.settings import is_factory, toml_value
+from pwoa.runs.folder import Run
 from pwoa.storage.folder import RESULT, Folder, differences_text, replacing, save_rows
 from pwoa.sweep.child import failure_file
 from pwoa.sweep.cluster import run_on_ray
@@ -180,7 +181,10 @@ def _finished(folder: Path, point: Point) -> bool:
             changed["teacher.checkpoint"] = checkpoints
         if changed:
             raise InputError(f"{folder} holds another run ({differences_text(changed)}); choose another --out")
-    return (folder / RESULT).is_file()
+    run = Run(folder)
+    if run.finished:
+        run.tidy_finished()
+    return run.finished
 
 
 def _task(point: Point, folder: Path) -> Task:
@@ -188,7 +192,9 @@ def _task(point: Point, folder: Path) -> Task:
     failure_file(folder / point.name).unlink(missing_ok=True)  # of another day
     with replacing(recipe) as file:
         file.write(to_toml(point.recipe).encode())
-    return Task(recipe, folder / point.name, folder / f"{point.name}.log")
+    known = flat(point.recipe)
+    code = tuple(f"{key}={toml_value(known[key])}" for key in MAY_BE_CODE if is_factory(known[key]))
+    return Task(recipe, folder / point.name, folder / f"{point.name}.log", code)
 
 
 def _accuracies_text(folder: Path) -> str:
@@ -204,8 +210,8 @@ def _outcome(folder: Path) -> tuple[dict[str, Any], dict[str, Any], list[str]]:
     """Return the row of a run that has ended, that of its teacher if there is one, and the attacks it measured."""
     recipe = recorded_recipe(folder)
     try:
-        result = json.loads((folder / RESULT).read_text(encoding="utf-8"))
+        result = Run(folder).read_json(RESULT)
         teacher = teacher_row(recipe, result) if "teacher" in result else {}
         return row_of(recipe, result), teacher, list(accuracies(result))
-    except (OSError, ValueError, LookupError, TypeError):
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, OverflowError):
         raise InputError(f"{folder / RESULT} is damaged; remove {folder} to run it again") from None

@@ -1,12 +1,14 @@
 """A run of a sweep in a process of its own, or on a node: it calls the library, and leaves why it failed in a file.
 
-`python -m pwoa.sweep.child RECIPE FOLDER` ends as by SIGTERM when the sweep that started it is gone.
+`python -m pwoa.sweep.child RECIPE FOLDER SECTION.KEY=VALUE …` ends as by SIGTERM when the sweep that started it is
+gone.
 """
 
 import os
 import signal
 import sys
 import traceback
+from collections.abc import Sequence
 from pathlib import Path
 from threading import Thread
 from typing import NoReturn
@@ -24,16 +26,20 @@ def failure_file(folder: Path) -> Path:
     return folder.with_name(f"{folder.name}.failure.json")
 
 
-def carry_out(recipe: Path, folder: Path) -> int:
-    """Prune or train as a recipe says, in a run folder; return the exit code, and leave the reason if it failed."""
+def carry_out(recipe: Path, folder: Path, settings: Sequence[str] = ()) -> int:
+    """Prune or train as a recipe says, in a run folder; return the exit code, and leave the reason if it failed.
+
+    settings: as `section.key=value`, what names Python code; a file cannot.
+    """
     try:
         from pwoa.methods import find_method
         from pwoa.progress import ConsoleProgress
-        from pwoa.recipe import load_recipe
+        from pwoa.recipe import load_recipe, parse_setting
         from pwoa.runs.pretrain import pretrain
         from pwoa.runs.prune import prune
 
-        plan = load_recipe(recipe)
+        given = dict(map(parse_setting, settings))
+        plan = load_recipe(recipe, given).with_settings(given)
         run = prune if find_method(plan.method).prunes else pretrain
         run(recipe=plan, folder=folder, progress=ConsoleProgress())
     except (KeyboardInterrupt, Terminated):
@@ -66,7 +72,7 @@ def main() -> int:
     signal.signal(signal.SIGTERM, _terminate)
     forgive_output()
     try:
-        return carry_out(Path(sys.argv[1]), Path(sys.argv[2]))
+        return carry_out(Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3:])
     except KeyboardInterrupt:
         return 130
     except Terminated:

@@ -34,7 +34,7 @@ def run_on_ray(
     remote = ray.remote(num_cpus=1, num_gpus=gpus, max_retries=retries, max_calls=1)(_on_node)
     waiting: dict[Any, Task] = {}
     for task in tasks:
-        waiting[remote.remote(str(task.recipe), str(task.folder), str(task.log), os.getcwd())] = task
+        waiting[remote.remote(str(task.recipe), str(task.folder), str(task.log), os.getcwd(), task.settings)] = task
     try:
         while waiting:
             (done,), _ = ray.wait(list(waiting), num_returns=1)
@@ -50,13 +50,13 @@ def run_on_ray(
             ray.shutdown()
 
 
-def _on_node(recipe: str, folder: str, log: str, here: str) -> int:
+def _on_node(recipe: str, folder: str, log: str, here: str, settings: tuple[str, ...]) -> int:
     """On a node: carry out a run in this very process, which ends with its node; return the exit code."""
     os.chdir(here)
     with TextIOWrapper(appending(Path(log)), "utf-8", "backslashreplace") as file, ExitStack() as inside:
         inside.enter_context(redirect_stdout(file))
         inside.enter_context(redirect_stderr(file))
-        return carry_out(Path(recipe), Path(folder))
+        return carry_out(Path(recipe), Path(folder), settings)
 
 
 def _knock(address: str | None) -> None:

@@ -4,14 +4,14 @@ import dataclasses
 import itertools
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
 from pwoa.errors import InputError, did_you_mean
 from pwoa.methods import METHODS, Method, find_method
-from pwoa.recipe import load_recipe, preset_for, presets, recipe_for, teacher_recipe_for
+from pwoa.recipe import load_recipe, preset_for, presets, recipe_for, refuse_code, teacher_recipe_for
 from pwoa.recipe.sections import Recipe, flat
 from pwoa.recipe.settings import parse_setting
 from pwoa.storage.reading import read_toml
@@ -61,7 +61,8 @@ def expand(path: str | Path, settings: Iterable[str] = ()) -> list[Point]:
             single = {key: value for key, value in grid.items() if not isinstance(value, list)}
             _check_twice({key: [value] for key, value in single.items()}, [*fixed], path)
             fixed, grid = fixed | single, {key: grid[key] for key in grid if key not in single}
-        for point in _expand(tree.get("recipe"), fixed, grid, path):
+        for point in _expand(tree.get("recipe"), fixed, grid, path, given):
+            refuse_code(point.recipe, str(path), given)
             if runs.setdefault((point.label, point.recipe), point.name) != point.name:
                 continue  # the same run in other words, as rate 4 and 4.0
             if points.setdefault(point.name, point) != point:
@@ -69,8 +70,10 @@ def expand(path: str | Path, settings: Iterable[str] = ()) -> list[Point]:
     return list(points.values())
 
 
-def _expand(recipe: Any, fixed: Mapping[str, Any], grid: Mapping[str, Any], path: str | Path) -> Iterator[Point]:
-    """Return all points of one grid, with the settings that are for all of its runs."""
+def _expand(
+    recipe: Any, fixed: Mapping[str, Any], grid: Mapping[str, Any], path: str | Path, given: Container[str]
+) -> Iterator[Point]:
+    """Return all points of one grid, with the settings that are for all of its runs; those given are no file's."""
     fixed = dict(fixed)
     recipe = fixed.pop("recipe", recipe)
     if recipe is None and "data.name" not in fixed and not grid:
@@ -89,15 +92,15 @@ def _expand(recipe: Any, fixed: Mapping[str, Any], grid: Mapping[str, Any], path
     names = _names(list(grid))
     for places in itertools.product(*(range(len(values)) for values in grid.values())):
         chosen = {key: (grid[key][place], texts[key][place]) for key, place in zip(grid, places, strict=True)}
-        given = {"recipe": recipe, **fixed, **_values(chosen)}
-        unsaid = given["recipe"] is None and "data.name" in given
-        base = recipe_for(str(given["data.name"])) if unsaid else load_recipe(given["recipe"])
-        method = find_method(base.with_settings({"method": given.get("method", base.method)}).method)
-        if base.method != method.name and _is_for_pruning(given["recipe"]):
+        settings = {"recipe": recipe, **fixed, **_values(chosen)}
+        unsaid = settings["recipe"] is None and "data.name" in settings
+        base = recipe_for(str(settings["data.name"])) if unsaid else load_recipe(settings["recipe"], given)
+        method = find_method(base.with_settings({"method": settings.get("method", base.method)}).method)
+        if base.method != method.name and _is_for_pruning(settings["recipe"]):
             base = load_recipe(preset_for(base.data.name, method.name) or base)
-        if not method.prunes and _is_for_pruning(given["recipe"]):
-            base = _for_training(base, str(given.get("data.name", base.data.name)))
-        by_rate = _by_rate(base, method, given, path)
+        if not method.prunes and _is_for_pruning(settings["recipe"]):
+            base = _for_training(base, str(settings.get("data.name", base.data.name)))
+        by_rate = _by_rate(base, method, settings, path)
         common = {key: value for key, value in fixed.items() if not _is_of_another(key, method)}
         base = base.with_settings({**common, "method": method.name})
         yield _point(base, _of_use(chosen, method), method, names, by_rate)

@@ -1,6 +1,5 @@
 """Runs of a sweep on the devices of this machine, each in a process of its own."""
 
-import json
 import os
 import signal
 import subprocess
@@ -17,6 +16,7 @@ import torch
 
 from pwoa.errors import Terminated, counted
 from pwoa.storage.folder import appending
+from pwoa.storage.reading import read_json
 from pwoa.sweep.child import ENDED, failure_file
 
 PATIENCE = 10.0
@@ -25,11 +25,12 @@ PATIENCE = 10.0
 
 @dataclass(frozen=True)
 class Task:
-    """A run of a sweep: its recipe, its folder, and the file for what it prints."""
+    """A run of a sweep: its recipe, its folder, the file for what it prints, and settings that no file may give."""
 
     recipe: Path
     folder: Path
     log: Path
+    settings: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
@@ -39,8 +40,8 @@ class Task:
     def reason(self) -> str:
         """Return why it failed, as it left it in a file; else point to the log."""
         try:
-            return str(json.loads(failure_file(self.folder).read_text(encoding="utf-8"))["error"])
-        except (OSError, ValueError, KeyError, TypeError):
+            return str(read_json(failure_file(self.folder))["error"])
+        except (ValueError, LookupError, TypeError):
             return f"it ended without a word; see {self.log}"
 
 
@@ -59,7 +60,7 @@ def run_here(tasks: Sequence[Task], ended: Callable[[Task, str | None], None], j
     stopping = Event()
 
     def once(task: Task, environment: dict[str, str]) -> int:
-        command = [sys.executable, "-m", "pwoa.sweep.child", str(task.recipe), str(task.folder)]
+        command = [sys.executable, "-m", "pwoa.sweep.child", str(task.recipe), str(task.folder), *task.settings]
         with appending(task.log) as log:
             process = subprocess.Popen(
                 command,

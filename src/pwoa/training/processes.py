@@ -94,10 +94,14 @@ class Processes:
 @contextmanager
 def connected(device: torch.device) -> Iterator[Processes]:
     """Connect the processes that torchrun started while inside; without torchrun, this one alone."""
-    count = int(os.environ.get("WORLD_SIZE", "1"))
+    count = _count_processes()
     if count == 1:
         yield Processes()
         return
+    if missing := [name for name in ("RANK", "MASTER_ADDR", "MASTER_PORT") if name not in os.environ]:
+        raise InputError(
+            f"WORLD_SIZE is {count}, and {missing[0]} is not set: start several processes with torchrun, or unset it"
+        )
     if device.type == "cuda":
         torch.cuda.set_device(device)  # objects are exchanged on the current one
     distributed.init_process_group("nccl" if device.type == "cuda" else "gloo", timeout=PATIENCE)
@@ -112,10 +116,18 @@ def connected(device: torch.device) -> Iterator[Processes]:
     gc.collect()
 
 
+def _count_processes() -> int:
+    """Return how many processes torchrun says that there are."""
+    text = os.environ.get("WORLD_SIZE", "1")
+    if not text.isascii() or not text.isdigit() or not 1 <= len(text) <= 6 or not int(text):
+        raise InputError(f"WORLD_SIZE = {text!r} is no number of processes; unset it, or start them with torchrun")
+    return int(text)
+
+
 def own_device(name: str) -> str:
     """Return the device of this process among those of its machine, where torchrun started several."""
     local = os.environ.get("LOCAL_RANK")
-    if local is None or int(os.environ.get("WORLD_SIZE", "1")) == 1 or name == "cpu" or not torch.cuda.is_available():
+    if local is None or _count_processes() == 1 or name == "cpu" or not torch.cuda.is_available():
         return name
     return f"cuda:{local}"
 

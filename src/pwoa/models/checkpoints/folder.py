@@ -5,7 +5,6 @@ Nothing in a folder is ever executed.
 """
 
 import hashlib
-import json
 import platform
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -22,6 +21,8 @@ from pwoa.models.border import Normalised
 from pwoa.models.checkpoints.hub import PREFIX, fetch
 from pwoa.models.onnx import OnnxModel
 from pwoa.storage import reading
+from pwoa.storage.folder import unsealed
+from pwoa.storage.reading import read_json
 from pwoa.threat import Threat
 
 WEIGHTS, CONFIG, CARD = "model.safetensors", "config.json", "README.md"
@@ -56,7 +57,7 @@ def state_fingerprint(state: Mapping[str, Tensor]) -> str:
     digest = hashlib.sha256()
     for name, value in sorted(state.items()):
         digest.update(name.encode())
-        digest.update(value.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes())
+        digest.update(value.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy())
     return digest.hexdigest()
 
 
@@ -86,8 +87,8 @@ def holds_model(name: str | Path) -> bool:
 def is_ours(folder: Path) -> bool:
     """Tell whether the folder has a config.json that `save_pretrained` wrote."""
     try:
-        about = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        about = read_json(folder / CONFIG)
+    except InputError:
         return False
     return isinstance(about, dict) and {"format", "architecture", "fingerprint", "versions"} <= about.keys()
 
@@ -99,8 +100,7 @@ def find_folder(name: str | Path, revision: str | None = None) -> Path:
 
 def recorded_threat(folder: Path, source: str) -> Threat | None:
     """Return the attacker that the model of a folder was made to resist, if the folder says it."""
-    file = _description_file(folder)
-    threat = None if file is None else _read_description(file, source).get("threat")
+    threat = read_description(folder, source).get("threat") if _description_file(folder) else None
     return None if threat is None else Threat(**threat)
 
 
@@ -110,24 +110,29 @@ def _description_file(folder: Path) -> Path | None:
 
 def read_folder(folder: Path, source: str) -> Held:
     """Read and check what a model folder holds; `source` is its name in errors."""
+    about = read_description(folder, source)
+    return Held(about, read_weights(folder, about, source))
+
+
+def read_weights(folder: Path, about: Mapping[str, Any], source: str) -> dict[str, Tensor]:
+    """Read the weights of a model folder, and check that they are those that it describes."""
+    tensors = read_safetensors(folder / WEIGHTS)
+    if about.get("fingerprint") not in (None, state_fingerprint(tensors)):  # a run of version 0.2 or 0.3 has none
+        known = CONFIG if (folder / CONFIG).is_file() else DESCRIPTION
+        raise InputError(f"{source}: {WEIGHTS} is not the one that {known} was written for (another fingerprint)")
+    return tensors
+
+
+def read_description(folder: Path, source: str) -> dict[str, Any]:
+    """Read and check what a model folder says about its model."""
     file = _description_file(folder)
     if file is None or not (folder / WEIGHTS).is_file():
         raise InputError(f"{source} is no model folder: it has no {WEIGHTS if file else CONFIG}")
-    about = _read_description(file, source)
-    tensors = read_safetensors(folder / WEIGHTS)
-    if about.get("fingerprint") not in (None, state_fingerprint(tensors)):
-        raise InputError(f"{source}: {WEIGHTS} is not the one that {file.name} was written for (another fingerprint)")
-    return Held(about, tensors)
-
-
-def _read_description(file: Path, source: str) -> dict[str, Any]:
-    try:
-        about = json.loads(file.read_text(encoding="utf-8"))
-    except ValueError:
-        raise InputError(f"{source}: {file.name} is not valid JSON") from None
+    about = read_json(file)
     needed = ("architecture", "fingerprint") if file.name == CONFIG else ("architecture",)
     if not isinstance(about, dict) or any(key not in about for key in needed):
         raise InputError(f"{source}: {file.name} has no {' or '.join(needed)}; it is not of a model that pwoa saved")
+    about = unsealed(about, str(file))
     for key, (allowed, wanted) in _FIELDS.items():
         unknown = key not in about or (about[key] is None and key in _NULLABLE)
         if not unknown and not allowed(about[key]):
@@ -142,7 +147,7 @@ def _is_text(value: Any) -> bool:
 
 
 def _is_count(value: Any) -> bool:
-    return type(value) is int and value > 0
+    return type(value) is int and 0 < value < 1 << 31
 
 
 def _is_size(value: Any) -> bool:
@@ -150,12 +155,12 @@ def _is_size(value: Any) -> bool:
 
 
 def _is_number(value: Any) -> bool:
-    return type(value) in (int, float)
+    return type(value) in (int, float) and abs(value) < 1e30  # not NaN, and not thousands of digits
 
 
 def _is_normalisation(value: Any) -> bool:
     rows = [value.get("mean"), value.get("std")] if isinstance(value, dict) else [None]
-    return all(isinstance(row, list) and all(isinstance(number, (int, float)) for number in row) for row in rows)
+    return all(isinstance(row, list) and all(map(_is_number, row)) for row in rows)
 
 
 def _is_threat(value: Any) -> bool:
@@ -165,7 +170,11 @@ def _is_threat(value: Any) -> bool:
 
 def _is_sparsity(value: Any) -> bool:
     rows = value if isinstance(value, list) and value else [None]
-    return all(isinstance(row, dict) and all(type(row.get(key)) is int for key in ("total", "kept")) for row in rows)
+    return all(isinstance(row, dict) and all(_is_whole(row.get(key)) for key in ("total", "kept")) for row in rows)
+
+
+def _is_whole(value: Any) -> bool:
+    return type(value) is int and 0 <= value < 1 << 63
 
 
 def _is_left_out(value: Any) -> bool:
