@@ -1,7 +1,6 @@
 """A classifier in an ONNX file, run by onnxruntime: logits without gradients, and no code from the file."""
 
 import hashlib
-import os
 import re
 from pathlib import Path
 from typing import Any
@@ -12,14 +11,14 @@ from torch import Tensor, nn
 
 from pwoa.errors import InputError, first_line
 from pwoa.models.border import as_logits
+from pwoa.models.graphs import external_files
+from pwoa.storage.reading import open_file
 
 DTYPES = {"tensor(float)": torch.float32, "tensor(float16)": torch.float16}
 """The kinds of input a graph may have; images are cast to it."""
 
 CPU = torch.device("cpu")
 _PREAMBLE = re.compile(r"^\[ONNXRuntimeError\] : \d+ : \w+ : (Load model from .*? failed:)?")
-_LOCATION = re.compile(rb"\n\x08location\x12([\x01-\x7f])")
-"""How a graph names a file with weights, up to the length of the name (ONNX's `external_data`, as protobuf)."""
 
 
 class OnnxModel(nn.Module):
@@ -38,6 +37,7 @@ class OnnxModel(nn.Module):
         self.classes = classes
         if not self.path.is_file():
             raise InputError(f"{path} does not exist" if not self.path.exists() else f"{path} is not a file")
+        files = [self.path, *external_files(self.path)]  # before anything opens them
         self._sessions: dict[torch.device, Any] = {}
         inputs = self._session(CPU).get_inputs()
         if len(inputs) != 1:
@@ -49,7 +49,7 @@ class OnnxModel(nn.Module):
         self._input: str = images.name
         self._dtype = DTYPES[images.type]
         self.shape = tuple(size if isinstance(size, int) and size > 0 else None for size in images.shape)
-        self.fingerprint = _fingerprint(self.path)
+        self.fingerprint = _fingerprint(files)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "OnnxModel":
         return self
@@ -123,7 +123,8 @@ def _open(path: Path, device: torch.device) -> Any:
     options.log_severity_level = 4  # what goes wrong is raised, which is enough
     gpu = [("CUDAExecutionProvider", {"device_id": str(device.index or 0)})] if device.type == "cuda" else []
     try:
-        return runtime.InferenceSession(str(path), options, providers=[*gpu, "CPUExecutionProvider"])
+        providers = [*gpu, "CPUExecutionProvider"]
+        return runtime.InferenceSession(str(path), options, providers=providers, enable_fallback=int(bool(gpu)))
     except Exception as error:  # onnxruntime's errors have no common class
         raise InputError(f"{path} is not an ONNX model that onnxruntime can run: {_reason(error)}") from error
 
@@ -140,14 +141,13 @@ def _tensor(value: Any) -> Any:
     return torch.from_numpy(value).float() if floats else value
 
 
-def _fingerprint(path: Path) -> str:
+def _fingerprint(files: list[Path]) -> str:
     """Return the SHA-256 of the file, followed by the files with weights beside it, if it has some."""
-    content = path.read_bytes()
-    digest = hashlib.sha256(content)
-    names = {content[match.end() : match.end() + match[1][0]] for match in _LOCATION.finditer(content)}
-    for file in (path.parent / os.fsdecode(name) for name in sorted(names)):
-        if file.is_file():
-            digest.update(file.read_bytes())
+    digest = hashlib.sha256()
+    for file in files:
+        with open_file(file) as content:
+            while piece := content.read(1 << 20):
+                digest.update(piece)
     return digest.hexdigest()
 
 

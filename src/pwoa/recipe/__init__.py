@@ -40,8 +40,8 @@ def load_recipe(source: str | Path | Recipe | None = None) -> Recipe:
         raise InputError(f"a recipe is the name of a preset or a TOML file, not {source!r}")
     if str(source) in presets():
         text = (_PRESETS / f"{source}.toml").read_text(encoding="utf-8")
-    elif Path(source).is_file():
-        text = read_text(Path(source), TOML_LIMIT)
+    elif _is_file(source):
+        text = _read(Path(source))
     else:
         raise InputError(
             f"no recipe {str(source)!r}: neither a file nor a preset ({did_you_mean(str(source), presets())})"
@@ -60,11 +60,22 @@ def recorded_recipe(folder: str | Path) -> Recipe:
     It has every section: in one that was cut off, defaults would be taken for what is lost.
     """
     file = Path(folder) / RECIPE
-    tree = parse_toml(read_text(file, TOML_LIMIT), str(file))
+    tree = parse_toml(_read(file), str(file))
     if lost := {"data", "threat", "evaluation"} - tree.keys():
         raise InputError(f"{file} is damaged: it has no section {min(lost)}; a run's recipe has every setting")
     others = [name for name in _OTHER_METHODS if name != tree.get("method")]
     return Recipe().with_tree({key: value for key, value in tree.items() if key not in others}, str(file))
+
+
+def _read(path: Path) -> str:
+    return read_text(path, TOML_LIMIT)
+
+
+def _is_file(path: str | Path) -> bool:
+    try:
+        return Path(path).is_file()
+    except (OSError, ValueError):  # a name that is too long, or that no file can have
+        return False
 
 
 def recipe_for(data: str) -> Recipe:
