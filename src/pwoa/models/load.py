@@ -16,7 +16,7 @@ from pwoa.models.border import Normalised, check_model, check_normalisation, nor
 from pwoa.models.checkpoints.contents import unpack
 from pwoa.models.checkpoints.files import EMBEDDED, load_state, open_checkpoint
 from pwoa.models.checkpoints.fitting import fill, recognise
-from pwoa.models.checkpoints.folder import CONFIG, DESCRIPTION, find_folder, holds_model, read_folder
+from pwoa.models.checkpoints.folder import CONFIG, DESCRIPTION, WEIGHTS, find_folder, holds_model, read_folder
 from pwoa.models.checkpoints.hub import PREFIX
 from pwoa.models.checkpoints.inspection import guess_architecture, likeness
 from pwoa.models.factory import is_factory, load_factory
@@ -124,17 +124,18 @@ def _from_folder(name: str, network: nn.Module | None, revision: str | None) -> 
     """Load the model of a run or a model folder: into a new network of its architecture, or into the given one."""
     if records_recipe(name) and not (Path(name) / DESCRIPTION).is_file():
         raise InputError(f"{name} has not finished yet; start it again to resume")
-    about, tensors = read_folder(find_folder(name, revision), name)
+    folder = find_folder(name, revision)
+    about, tensors = read_folder(folder, name)
     if network is None:
-        network = _new(about, name)
+        network = _new(about, name, (folder / WEIGHTS).stat().st_size)
     if (numbers := about.get("normalisation")) and not isinstance(network, Normalised):
         network = Normalised(network, numbers["mean"], numbers["std"])
     load_state(network, tensors, name)
     return network
 
 
-def _new(about: dict[str, Any], name: str) -> nn.Module:
-    """Return a new network of the architecture that a folder describes."""
+def _new(about: dict[str, Any], name: str, size: int) -> nn.Module:
+    """Return a new network of the architecture that a folder describes, whose weights are a file of so many bytes."""
     architecture, classes, channels = about["architecture"], about.get("classes"), about.get("channels")
     if ":" in architecture:
         raise InputError(
@@ -143,7 +144,12 @@ def _new(about: dict[str, Any], name: str) -> nn.Module:
         )
     if classes is None or channels is None:
         raise InputError(f"{name} does not say its classes and channels")
-    return build(architecture, classes, channels, about.get("width"))
+    width = about.get("width")
+    with torch.device("meta"):  # nothing is allocated
+        numbers = sum(value.numel() for value in build(architecture, classes, channels, width).parameters())
+    if numbers > size:
+        raise InputError(f"{name} describes a network of {numbers:,} numbers, and its weights are {size:,} bytes")
+    return build(architecture, classes, channels, width)
 
 
 def _from_file(

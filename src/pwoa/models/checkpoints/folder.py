@@ -85,8 +85,8 @@ def holds_model(name: str | Path) -> bool:
 def is_ours(folder: Path) -> bool:
     """Tell whether the folder has a config.json that `save_pretrained` wrote."""
     try:
-        about = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        about = reading.read_json(folder / CONFIG)
+    except InputError:
         return False
     return isinstance(about, dict) and {"format", "architecture", "fingerprint", "versions"} <= about.keys()
 
@@ -110,8 +110,8 @@ def read_folder(folder: Path, source: str) -> Held:
 
 def _read_description(file: Path, source: str) -> dict[str, Any]:
     try:
-        about = json.loads(file.read_text(encoding="utf-8"))
-    except ValueError:
+        about = json.loads(reading.read_text(file))
+    except (ValueError, RecursionError):
         raise InputError(f"{source}: {file.name} is not valid JSON") from None
     needed = ("architecture", "fingerprint") if file.name == CONFIG else ("architecture",)
     if not isinstance(about, dict) or any(key not in about for key in needed):
@@ -130,16 +130,16 @@ def _is_text(value: Any) -> bool:
 
 
 def _is_count(value: Any) -> bool:
-    return type(value) is int and value > 0
+    return type(value) is int and 0 < value < 1 << 31
 
 
 def _is_number(value: Any) -> bool:
-    return type(value) in (int, float)
+    return type(value) in (int, float) and abs(value) < 1e30  # not NaN, and not thousands of digits
 
 
 def _is_normalisation(value: Any) -> bool:
     rows = [value.get("mean"), value.get("std")] if isinstance(value, dict) else [None]
-    return all(isinstance(row, list) and all(isinstance(number, (int, float)) for number in row) for row in rows)
+    return all(isinstance(row, list) and all(map(_is_number, row)) for row in rows)
 
 
 def _is_threat(value: Any) -> bool:
@@ -149,7 +149,11 @@ def _is_threat(value: Any) -> bool:
 
 def _is_sparsity(value: Any) -> bool:
     rows = value if isinstance(value, list) and value else [None]
-    return all(isinstance(row, dict) and all(type(row.get(key)) is int for key in ("total", "kept")) for row in rows)
+    return all(isinstance(row, dict) and all(_is_whole(row.get(key)) for key in ("total", "kept")) for row in rows)
+
+
+def _is_whole(value: Any) -> bool:
+    return type(value) is int and 0 <= value < 1 << 63
 
 
 _FIELDS: dict[str, tuple[Callable[[Any], bool], str]] = {
