@@ -347,3 +347,9 @@ def _varint(number: int) -> bytes:
     while number > 0x7F:
         content, number = content + bytes([number & 0x7F | 0x80]), number >> 7
     return content + bytes([number])
+
+
+def test_names_that_are_not_text_are_refused(tmp_path: Path) -> None:
+    path = save(tmp_path / "net.onnx", shape=("batch_size", 2, 5, 5))
+    path.write_bytes(path.read_bytes().replace(b"batch_size", b"batch\x8asize"))
+    assert "names that are not text" in refused(path)

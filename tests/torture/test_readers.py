@@ -31,7 +31,7 @@ PARTS = (
     *("CIFAR, pickled", "CIFAR, binary", "tar", "tar.gz", "idx", "idx, gz", "idx, xz", "PNG", "JPEG"),
     *("verdicts", "recipe", "grid", "radii"),
 )
-INPUTS = 4_000
+INPUTS = 3_400
 
 made_up = settings(deadline=None, max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture])
 leaves = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20) | st.binary(max_size=20)

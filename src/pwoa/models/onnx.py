@@ -40,6 +40,10 @@ class OnnxModel(nn.Module):
         files = [self.path, *external_files(self.path)]  # before anything opens them
         self._sessions: dict[torch.device, Any] = {}
         inputs = self._session(CPU).get_inputs()
+        try:
+            _ = [(value.name, value.shape) for value in inputs]
+        except UnicodeDecodeError:
+            raise InputError(f"{path} has names that are not text in UTF-8; export it again") from None
         if len(inputs) != 1:
             names = ", ".join(value.name for value in inputs) or "none"
             raise InputError(f"{path} has {len(inputs)} inputs ({names}); export it with one, the images")
