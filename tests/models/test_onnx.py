@@ -347,3 +347,42 @@ def test_it_runs_where_the_images_are_if_onnxruntime_can(
 ) -> None:
     monkeypatch.setattr("onnxruntime.get_available_providers", lambda: available)
     assert room._placed(torch.device(device)) == torch.device(expected)
+
+
+@pytest.mark.parametrize("location", ["../secret.bin", "a/../../secret.bin", "link.bin"])
+def test_weights_outside_the_folder_are_refused(tmp_path: Path, location: str) -> None:
+    (tmp_path / "model").mkdir()
+    (tmp_path / "secret.bin").write_bytes(bytes(10_000))
+    (tmp_path / "model" / "link.bin").symlink_to(tmp_path / "secret.bin")
+    path = save(tmp_path / "model" / "net.onnx", aside="weights.bin")
+    model = onnx.load(path, load_external_data=False)
+    for tensor in model.graph.initializer:
+        for entry in tensor.external_data:
+            if entry.key == "location":
+                entry.value = location
+    path.write_bytes(model.SerializeToString())
+    assert "outside its folder" in refused(path)
+
+
+def test_a_file_whose_protobuf_never_ends_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "net.onnx"
+    message = b""
+    for _ in range(3_000):  # graph, node, attribute, graph, …
+        message = b"\x32" + _varint(len(message)) + message
+        message = b"\x2a" + _varint(len(message)) + message
+        message = b"\x0a" + _varint(len(message)) + message
+    path.write_bytes(b"\x3a" + _varint(len(message)) + message)
+    assert "its protobuf is damaged" in refused(path)
+
+
+def _varint(number: int) -> bytes:
+    content = b""
+    while number > 0x7F:
+        content, number = content + bytes([number & 0x7F | 0x80]), number >> 7
+    return content + bytes([number])
+
+
+def test_names_that_are_not_text_are_refused(tmp_path: Path) -> None:
+    path = save(tmp_path / "net.onnx", shape=("batch_size", 2, 5, 5))
+    path.write_bytes(path.read_bytes().replace(b"batch_size", b"batch\x8asize"))
+    assert "names that are not text" in refused(path)

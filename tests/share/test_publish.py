@@ -252,6 +252,7 @@ def test_a_config_that_is_wrong_is_one_line(folder: Path, values: dict[str, Any]
     ("file", "content", "message"),
     [
         ("config.json", b"{", "config.json is damaged (Expecting"),
+        ("config.json", b"[" * 100_000, "config.json is damaged (it is nested too deeply"),
         ("config.json", b"[]", "it is not of a model that pwoa saved"),
         ("config.json", b'{"architecture": "resnet50"}', "has no architecture or fingerprint"),
         ("config.json", None, "is neither a run nor a model folder: it has no recipe.toml or config.json"),

@@ -1,5 +1,6 @@
 """Damage done to valid files, the same for the same seed: to bytes, to JSON and TOML, to the opcodes of a pickle."""
 
+import copy
 import json
 import pickletools
 import random
@@ -78,7 +79,7 @@ def mutate_json(content: bytes, chance: random.Random) -> bytes:
                 if isinstance(node, dict) and chance.random() < 0.1:
                     del node[key]
                 else:
-                    node[key] = chance.choice(VALUES)
+                    node[key] = copy.deepcopy(chance.choice(VALUES))
                 break
             node = node[key]
     return json.dumps(tree).encode()

@@ -1,8 +1,8 @@
-"""Readers of strangers' files under fuzzing: whatever the file, it loads or is refused in one line, soon and in little memory.
+"""Readers under fuzzing: whatever a stranger's file is, it loads or is refused in one line, soon and in little memory.
 
 `python -m tests.torture.readers` tries 100,000 damaged files and writes a row a reader into results/torture.json;
-`--part NAME --inputs N` tries fewer, `--part NAME --keep SEED FILE` writes the file that a seed makes. Each reader works
-in a process of its own, which an input may not keep longer than 5 seconds, nor make larger than by a gigabyte.
+`--part NAME --inputs N` tries fewer, `--part NAME --keep SEED FILE` writes the file that a seed makes. Each reader
+works in a process of its own, which an input may not keep longer than 5 seconds, nor make larger than by a gigabyte.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import lzma
 import multiprocessing
 import os
 import pickle
+import pickletools
 import random
 import resource
 import signal
@@ -228,7 +229,7 @@ def _damaged_legacy(content: bytes, chance: random.Random) -> bytes:
     """Damage one of the five pickles that a file of the older form begins with."""
     file, ends = io.BytesIO(content), [0]
     for _ in range(5):
-        list(__import__("pickletools").genops(file))
+        list(pickletools.genops(file))
         ends.append(file.tell())
     which = chance.choice((0, 1, 2, 3, 3, 3, 3, 4))
     start, end = ends[which], ends[which + 1]
@@ -292,6 +293,7 @@ def torture(part: Part, folder: Path, inputs: int) -> list[tuple[int, str]]:
         if at.value < inputs:
             problems.append((at.value, f"ended by signal {-(worker.exitcode or 0)}"))
         start = at.value + 1
+    (folder / part.file).write_bytes(part.valid)  # others may need it
     return problems
 
 

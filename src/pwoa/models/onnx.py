@@ -1,7 +1,6 @@
 """A classifier in an ONNX file, run by onnxruntime: logits without gradients, and no code from the file."""
 
 import hashlib
-import os
 import re
 from pathlib import Path
 from typing import Any
@@ -12,14 +11,14 @@ from torch import Tensor, nn
 
 from pwoa.errors import InputError, first_line
 from pwoa.models.border import Normalisation, as_logits
+from pwoa.models.graphs import external_files
+from pwoa.storage.reading import open_file
 
 DTYPES = {"tensor(float)": torch.float32, "tensor(float16)": torch.float16}
 """The kinds of input a graph may have; images are cast to it."""
 
 CPU = torch.device("cpu")
 _PREAMBLE = re.compile(r"^\[ONNXRuntimeError\] : \d+ : \w+ : (Load model from .*? failed:)?")
-_LOCATION = re.compile(rb"\n\x08location\x12([\x01-\x7f])")
-"""How a graph names a file with weights, up to the length of the name (ONNX's `external_data`, as protobuf)."""
 
 
 class OnnxModel(nn.Module):
@@ -42,8 +41,13 @@ class OnnxModel(nn.Module):
         self.normalisation = normalisation
         if not self.path.is_file():
             raise InputError(f"{path} does not exist" if not self.path.exists() else f"{path} is not a file")
+        files = [self.path, *external_files(self.path)]  # before anything opens them
         self._sessions: dict[torch.device, Any] = {}
         inputs = self._session(CPU).get_inputs()
+        try:
+            _ = [(value.name, value.shape) for value in inputs]
+        except UnicodeDecodeError:
+            raise InputError(f"{path} has names that are not text in UTF-8; export it again") from None
         if len(inputs) != 1:
             names = ", ".join(value.name for value in inputs) or "none"
             raise InputError(f"{path} has {len(inputs)} inputs ({names}); export it with one, the images")
@@ -53,7 +57,7 @@ class OnnxModel(nn.Module):
         self._input: str = images.name
         self._dtype = DTYPES[images.type]
         self.shape = tuple(size if isinstance(size, int) and size > 0 else None for size in images.shape)
-        self.fingerprint = _fingerprint(self.path, normalisation)
+        self.fingerprint = _fingerprint(files, normalisation)
 
     def describe(self) -> dict[str, str]:
         """Return what the file says of its graph: input, outputs, and what wrote it."""
@@ -146,7 +150,8 @@ def _open(path: Path, device: torch.device) -> Any:
     options.log_severity_level = 4  # what goes wrong is raised, which is enough
     gpu = [("CUDAExecutionProvider", {"device_id": str(device.index or 0)})] if device.type == "cuda" else []
     try:
-        return runtime.InferenceSession(str(path), options, providers=[*gpu, "CPUExecutionProvider"])
+        providers = [*gpu, "CPUExecutionProvider"]
+        return runtime.InferenceSession(str(path), options, providers=providers, enable_fallback=int(bool(gpu)))
     except Exception as error:  # onnxruntime's errors have no common class
         raise InputError(f"{path} is not an ONNX model that onnxruntime can run: {_reason(error)}") from error
 
@@ -163,14 +168,13 @@ def _tensor(value: Any) -> Any:
     return torch.from_numpy(value).float() if floats else value
 
 
-def _fingerprint(path: Path, normalisation: Normalisation | None) -> str:
-    """Return the SHA-256 of the file, followed by the files with weights beside it and the normalisation, if any."""
-    content = path.read_bytes()
-    digest = hashlib.sha256(content)
-    names = {content[match.end() : match.end() + match[1][0]] for match in _LOCATION.finditer(content)}
-    for file in (path.parent / os.fsdecode(name) for name in sorted(names)):
-        if file.is_file():
-            digest.update(file.read_bytes())
+def _fingerprint(files: list[Path], normalisation: Normalisation | None) -> str:
+    """Return the SHA-256 of the file, followed by the files with weights beside it, if it has some, and the normalisation."""
+    digest = hashlib.sha256()
+    for file in files:
+        with open_file(file) as content:
+            while piece := content.read(1 << 20):
+                digest.update(piece)
     if normalisation is not None:
         digest.update(repr(normalisation).encode())
     return digest.hexdigest()

@@ -48,8 +48,8 @@ def load_recipe(source: str | Path | Recipe | None = None, given: Container[str]
         raise InputError(f"a recipe is the name of a preset or a TOML file, not {source!r}")
     if str(source) in presets():
         text = (_PRESETS / f"{source}.toml").read_text(encoding="utf-8")
-    elif Path(source).is_file():
-        text = read_text(Path(source), TOML_LIMIT)
+    elif _is_file(source):
+        text = _read(Path(source))
     else:
         raise InputError(
             f"no recipe {str(source)!r}: neither a file nor a preset ({did_you_mean(str(source), presets())})"
@@ -108,6 +108,13 @@ def preset_for(data: str, method: str = "pwoa") -> str | None:
     named = {"mnist-mini": "demo", "fashion-mnist": "mnist"}.get(name, name)
     named = named if method == "pwoa" else f"{named}-{method}"
     return named if named in presets() else None
+
+
+def _is_file(path: str | Path) -> bool:
+    try:
+        return Path(path).is_file()
+    except (OSError, ValueError):  # a name that is too long, or that no file can have
+        return False
 
 
 def recipe_for(data: str) -> Recipe:

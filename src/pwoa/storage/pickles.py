@@ -197,7 +197,7 @@ class _Machine:
             raise PickleError("a name in it is not text")
         text = f"{module}.{name}"
         if not self.known(text):
-            raise CodeError(text)
+            raise CodeError(text if text.isprintable() else ascii(text))
         self.stack.append(Name(text))
 
     def build(self) -> None:

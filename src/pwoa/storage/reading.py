@@ -109,7 +109,7 @@ def read_safetensors(path: Path) -> tuple[bytes, dict[str, str]]:
             table = parse_json(head.decode("utf-8"), "its header")
         except ValueError as error:  # also where it is no text
             raise InputError(f"{path} is not a safetensors file: {first_line(error)}") from None
-        metadata = table.pop("__metadata__", {}) if isinstance(table, dict) else None
+        metadata: Any = table.pop("__metadata__", {}) if isinstance(table, dict) else None
         described = isinstance(metadata, dict) and all(isinstance(value, str) for value in metadata.values())
         if not described or not all(_is_tensor(entry, size - 8 - length) for entry in table.values()):
             raise InputError(f"{path} is not a safetensors file: its header has no usual types, shapes and places")
@@ -120,14 +120,14 @@ def _is_tensor(entry: Any, size: int) -> bool:
     """Tell whether it describes a tensor in so many bytes, of a type and shape that torch has."""
     if not isinstance(entry, dict) or str(entry.get("dtype")) not in _BYTES:
         return False
-    shape, place = entry.get("shape"), entry.get("data_offsets")
+    shape, place = entry.get("shape", ()), entry.get("data_offsets", ())
     for numbers in (shape, place):
         if not isinstance(numbers, list) or not all(type(number) is int and 0 <= number < 2**63 for number in numbers):
             return False
     if len(shape) > _DIMENSIONS or len(place) != 2 or not place[0] <= place[1] <= size:
         return False
     whole = math.prod(max(number, 1) for number in shape)  # what strides are computed from, also of nothing
-    return whole < 2**60 and math.prod(shape) * _BYTES[entry["dtype"]] == place[1] - place[0]
+    return whole < 2**60 and bool(math.prod(shape) * _BYTES[entry["dtype"]] == place[1] - place[0])
 
 
 def _shallow(value: Any) -> Any:

@@ -198,7 +198,8 @@ def _rivals(content: Mapping[Any, Any], taken: str) -> list[str]:
 
 def some(names: list[str]) -> str:
     """Write the first three of some names, and how many more there are."""
-    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+    shown = [name if name.isprintable() else ascii(name) for name in names[:3]]
+    return ", ".join(shown) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
 
 
 def _shape(value: Tensor) -> str:
