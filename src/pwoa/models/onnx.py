@@ -169,7 +169,7 @@ def _tensor(value: Any) -> Any:
 
 
 def _fingerprint(files: list[Path], normalisation: Normalisation | None) -> str:
-    """Return the SHA-256 of the file, followed by the files with weights beside it, if it has some, and the normalisation."""
+    """Return the SHA-256 of the file, followed by the files with weights beside it and the normalisation, if any."""
     digest = hashlib.sha256()
     for file in files:
         with open_file(file) as content:

@@ -49,7 +49,7 @@ def load_recipe(source: str | Path | Recipe | None = None, given: Container[str]
     if str(source) in presets():
         text = (_PRESETS / f"{source}.toml").read_text(encoding="utf-8")
     elif _is_file(source):
-        text = _read(Path(source))
+        text = read_text(Path(source), TOML_LIMIT)
     else:
         raise InputError(
             f"no recipe {str(source)!r}: neither a file nor a preset ({did_you_mean(str(source), presets())})"
