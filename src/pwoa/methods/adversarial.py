@@ -155,7 +155,9 @@ class Trades(RobustTraining):
         together = [images.reshape(count, -1, *images.shape[1:]) for images in (batch.x, adversarial)]
         answer = self._logits(torch.cat(together, 1).flatten(0, 1))
         answer = answer.view(count, -1, answer.shape[1])
-        logits, moved = (part.flatten(0, 1) for part in answer.split([len(batch.y) // count, groups.shape[1]], 1))
+        logits, moved = (
+            part.flatten(0, 1) for part in torch.split(answer, [len(batch.y) // count, groups.shape[1]], 1)
+        )
         natural = F.cross_entropy(logits.float(), batch.y)
         kl = divergence(logits[chosen], moved).sum() / len(batch.y)
         return Loss(natural + self._recipe.beta * kl, {"natural": natural, "divergence": kl}, logits)
