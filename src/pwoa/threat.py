@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from dataclasses import dataclass, field
 from numbers import Real
 
@@ -75,6 +76,9 @@ def _number(text: str) -> float:
 def parse_radii(text: str) -> list[float]:
     """Read radii from text as `0, 2/255, 0.1`, in rising order."""
     try:
-        return sorted({_number(part.strip()) for part in text.split(",")})
+        radii = sorted({_number(part.strip()) for part in text.split(",")})
+        if not all(map(math.isfinite, radii)):
+            raise ArithmeticError
+        return radii
     except (ValueError, ArithmeticError):
         raise InputError(f"{text!r} is no list of radii; give it as 0,2/255,8/255 or 0.1,0.2") from None

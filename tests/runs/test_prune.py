@@ -569,7 +569,7 @@ def test_code_that_the_user_names_is_run_also_in_a_run_and_a_sweep(
     monkeypatch.chdir(tmp_path)
     (tmp_path / "net.py").write_text(NET)
     torch.save({"1.weight": torch.randn(10, 784), "1.bias": torch.zeros(10)}, tmp_path / "net.pt")
-    short = {"search.epochs": 1, "finetune.epochs": 1, "training.batch": 16, "data.validation": 8}
+    short: dict[str, Any] = {"search.epochs": 1, "finetune.epochs": 1, "training.batch": 16, "data.validation": 8}
     short |= {"evaluation.attacks": ["natural"], "evaluation.checks": False, "teacher.minimum": 0}
     short |= {"objective.hsic_x": 0, "objective.hsic_y": 0}
     recipe = Recipe().with_settings({**short, "data.name": str(digits(40, 10)), "teacher.checkpoint": "net.pt"})

@@ -22,9 +22,9 @@ class Verbs(TyperGroup):
     foresaw is a bug, and stays a traceback.
     """
 
-    def main(self, *args: Any, standalone_mode: bool = True, **kwargs: Any) -> Any:
+    def main(self, *args: Any, **kwargs: Any) -> Any:
         """Run the command line; it ends with SystemExit, unless standalone_mode is off."""
-        if not standalone_mode:
+        if not kwargs.pop("standalone_mode", True):
             return super().main(*args, standalone_mode=False, **kwargs)
         try:
             with warnings.catch_warnings():
