@@ -145,8 +145,9 @@ def test_it_is_not_saved_more_often_than_it_should(begun: EvaluationFolder, monk
 LONG = ASKED | {"attacks": ["natural", "pgd20", "autoattack"], "radii": [0.1 + i / 100 for i in range(12)]}
 
 
-def state_of(broken_by: list[int], left: list[int], *numbers: int) -> State:
-    return State(torch.tensor(broken_by), torch.rand(3, 1, 2, 2), torch.tensor(left), *numbers, {"natural": 0.5})
+def state_of(broken_by: list[int], left: list[int], attack: int = 0, turn: int = 0, done: int = 0) -> State:
+    tensors = torch.tensor(broken_by), torch.rand(3, 1, 2, 2), torch.tensor(left)
+    return State(*tensors, attack, turn, done, {"natural": 0.5})
 
 
 def test_measurements_come_back_as_they_were(tmp_path: Path) -> None:
@@ -233,7 +234,7 @@ def test_progress_that_is_damaged_is_said_so(begun: EvaluationFolder, content: b
 
 def rewritten(place: EvaluationFolder, **changes: Any) -> None:
     """Save progress that is whole and sound, but for what a bad disk or a stranger would have put there."""
-    fields = {"right": {"natural": bits("111"), "pgd20": bits("110")}, "done": 3}
+    fields: dict[str, Any] = {"right": {"natural": bits("111"), "pgd20": bits("110")}, "done": 3}
     place.save([Measurement(**(fields | changes))])
 
 

@@ -21,12 +21,12 @@ class Verbs(TyperGroup):
     foresaw is a bug, and stays a traceback.
     """
 
-    def main(self, *args: Any, standalone_mode: bool = True, **kwargs: Any) -> Any:
+    def main(self, args: Any = None, *, standalone_mode: bool = True, **kwargs: Any) -> Any:  # type: ignore[override]
         """Run the command line; it ends with SystemExit, unless standalone_mode is off."""
         if not standalone_mode:
-            return super().main(*args, standalone_mode=False, **kwargs)
+            return super().main(args, standalone_mode=False, **kwargs)
         try:
-            code = super().main(*args, standalone_mode=False, **kwargs)
+            code = super().main(args, standalone_mode=False, **kwargs)
             sys.stdout.flush()  # a full disk is found here, not while Python ends
         except KeyboardInterrupt:  # a second Ctrl-C, while the first was answered
             code = 130

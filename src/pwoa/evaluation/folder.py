@@ -213,7 +213,7 @@ def _digest(tensors: Mapping[str, Tensor], text: str, which: str) -> str:
     digest = hashlib.sha256(f"{which}\0{text}".encode())
     for name, value in sorted(tensors.items()):
         digest.update(f"\0{name}\0{value.dtype}\0{list(value.shape)}\0".encode())
-        digest.update(value.contiguous().view(-1).view(torch.uint8).numpy())
+        digest.update(value.contiguous().view(-1).view(torch.uint8).numpy().data)
     return digest.hexdigest()
 
 

@@ -17,7 +17,7 @@ from pwoa.devices import choose_device, device_name
 from pwoa.errors import InputError
 from pwoa.evaluation.measure import measure
 from pwoa.evaluation.scores import Scores
-from pwoa.evaluation.subject import Subject
+from pwoa.evaluation.subject import Subject, curve_threats
 from pwoa.models.load import load_model
 from pwoa.progress import Progress
 from pwoa.recipe import AUTO, Recipe, recorded_recipe
@@ -66,6 +66,7 @@ def load_rest(recipe: Recipe, data: Data | None, progress: Progress) -> Loaded:
             f"a run has no surrogate for the attack {TRANSFER}: leave it out of evaluation.attacks, and give the "
             "surrogate to pwoa evaluate afterwards"
         )
+    curve_threats(recipe.evaluation, recipe.threat)  # radii that cannot be are told before anything is trained
     if data is None:
         data = load_data(recipe.data.name, data_folder=recipe.data.folder or None, progress=progress.reach)
     progress.close()

@@ -55,7 +55,7 @@ def state_fingerprint(state: Mapping[str, Tensor]) -> str:
     digest = hashlib.sha256()
     for name, value in sorted(state.items()):
         digest.update(name.encode())
-        digest.update(value.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy())
+        digest.update(value.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().data)
     return digest.hexdigest()
 
 
