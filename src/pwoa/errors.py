@@ -62,6 +62,15 @@ def printable(text: str, kept: str = "") -> str:
     )
 
 
+def brief(value: object) -> str:
+    """Return a value as Python writes it, cut off; also a number of so many digits that Python refuses to write it."""
+    try:
+        text = repr(value)
+    except ValueError:
+        return "a number of thousands of digits"
+    return text if len(text) <= 100 else text[:100] + "…"
+
+
 def one_line(text: str) -> str:
     """Return a message as one printable line, cut off where nobody would read on."""
     return printable(text if len(text) <= _LONGEST else text[:_LONGEST] + "…")

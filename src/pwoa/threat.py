@@ -7,7 +7,7 @@ import math
 from dataclasses import dataclass, field
 from numbers import Real
 
-from pwoa.errors import InputError
+from pwoa.errors import InputError, brief
 
 HIGHEST = {"linf": 1.0, "l2": 1000.0}
 """By norm the radius past which the ball holds every image (for l2 that of 1000×1000 grey pixels, 0 to 1)."""
@@ -31,7 +31,7 @@ class Threat:
         high = HIGHEST[self.norm]
         for name, value in (("radius", self.radius), ("step", self.step)):
             if not (isinstance(value, Real) and 0 <= value <= high):
-                raise InputError(f"threat.{name} = {value!r}; allowed: from 0 to {high:g} in {self.norm}")
+                raise InputError(f"threat.{name} = {brief(value)}; allowed: from 0 to {high:g} in {self.norm}")
 
     def __str__(self) -> str:
         return f"{norm_label(self.norm)} {self.radius_text}"

@@ -145,9 +145,9 @@ def test_it_is_not_saved_more_often_than_it_should(begun: EvaluationFolder, monk
 LONG = ASKED | {"attacks": ["natural", "pgd20", "autoattack"], "radii": [0.1 + i / 100 for i in range(12)]}
 
 
-def state_of(broken_by: list[int], left: list[int], attack: int = 0, number: int = 0, done: int = 0) -> State:
-    images = torch.rand(3, 1, 2, 2)
-    return State(torch.tensor(broken_by), images, torch.tensor(left), attack, number, done, {"natural": 0.5})
+def state_of(broken_by: list[int], left: list[int], attack: int = 0, turn: int = 0, done: int = 0) -> State:
+    tensors = torch.tensor(broken_by), torch.rand(3, 1, 2, 2), torch.tensor(left)
+    return State(*tensors, attack, turn, done, {"natural": 0.5})
 
 
 def test_measurements_come_back_as_they_were(tmp_path: Path) -> None:

@@ -588,3 +588,20 @@ def test_code_that_the_user_names_is_run_also_in_a_run_and_a_sweep(
     swept = sweep("grid.toml", "swept", settings=["teacher.architecture=net.py:Net"])
     assert swept.failed == {}
     assert [row["natural"] for row in swept.rows[1:]] == [result.summary["pruned"]["natural"]]
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"settings": {"evaluation.radii": "9" * 5000}},
+        {"settings": {"objective.temperature": 1e300}},
+        {"teacher_scores": {"natural": 10**5000}},
+    ],
+)
+def test_numbers_that_cannot_be_are_refused_before_anything_is_trained(
+    tmp_path: Path, tiny_teacher: nn.Module, tiny_data: Data, quick: Callable[..., Recipe], given: dict[str, Any]
+) -> None:
+    with pytest.raises(InputError) as caught:
+        prune(tiny_teacher, tiny_data, recipe=quick(), folder=tmp_path / "run", **given)
+    assert "\n" not in str(caught.value)
+    assert not (tmp_path / "run").exists()

@@ -15,7 +15,7 @@ import torch
 from safetensors.torch import load_file
 
 from pwoa.errors import InputError
-from pwoa.training.processes import Processes
+from pwoa.training.processes import Processes, connected
 
 DRIVER = """
 import os, sys, torch
@@ -156,3 +156,13 @@ def test_groups_are_not_spread_over_processes(batch: int, group: int) -> None:
     with pytest.raises(InputError, match=f"a batch of {batch} cannot be shared by 4 processes in groups of {group}"):
         Processes(0, 4).check_batch(batch, group)
     Processes(0, 4).check_batch(4 * group, group)
+
+
+@pytest.mark.parametrize(
+    ("size", "line"), [("2", "WORLD_SIZE is 2, and RANK is not set"), ("many", "WORLD_SIZE = 'many' is no number")]
+)
+def test_several_processes_without_torchrun_are_one_line(monkeypatch: pytest.MonkeyPatch, size: str, line: str) -> None:
+    monkeypatch.delenv("RANK", raising=False)
+    monkeypatch.setenv("WORLD_SIZE", size)
+    with pytest.raises(InputError, match=line), connected(torch.device("cpu")):
+        pass

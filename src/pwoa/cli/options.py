@@ -22,14 +22,14 @@ class Verbs(TyperGroup):
     foresaw is a bug, and stays a traceback.
     """
 
-    def main(self, *args: Any, **kwargs: Any) -> Any:
+    def main(self, args: Any = None, *, standalone_mode: bool = True, **kwargs: Any) -> Any:  # type: ignore[override]
         """Run the command line; it ends with SystemExit, unless standalone_mode is off."""
-        if not kwargs.pop("standalone_mode", True):
-            return super().main(*args, standalone_mode=False, **kwargs)
+        if not standalone_mode:
+            return super().main(args, standalone_mode=False, **kwargs)
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", DefenceWarning)  # a verb prints what the checks found, below its table
-                code = super().main(*args, standalone_mode=False, **kwargs)
+                code = super().main(args, standalone_mode=False, **kwargs)
             sys.stdout.flush()  # a full disk is found here, not while Python ends
         except KeyboardInterrupt:  # a second Ctrl-C, while the first was answered
             code = 130

@@ -17,7 +17,7 @@ from pwoa.devices import choose_device, choose_threads, device_name, using_threa
 from pwoa.errors import Diverged, InputError, counted
 from pwoa.evaluation.measure import measure
 from pwoa.evaluation.scores import Scores
-from pwoa.evaluation.subject import Subject
+from pwoa.evaluation.subject import Subject, curve_threats
 from pwoa.models.border import check_complete
 from pwoa.models.load import load_model
 from pwoa.progress import Progress
@@ -82,6 +82,7 @@ def load_rest(recipe: Recipe, data: Data | None, progress: Progress) -> Loaded:
             f"a run has no surrogate for the attack {TRANSFER}: leave it out of evaluation.attacks, and give the "
             "surrogate to pwoa evaluate afterwards"
         )
+    curve_threats(recipe.evaluation, recipe.threat)  # radii that cannot be are told before anything is trained
     if data is None:
         data = load_data(recipe.data.name, data_folder=recipe.data.folder or None, progress=progress.reach)
     progress.close()
