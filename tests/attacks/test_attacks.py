@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from pwoa.attacks.apgd import apgd_ce, apgd_dlr, apgd_t, checkpoints
+from pwoa.attacks.apgd import apgd_ce, apgd_dlr, apgd_t, checkpoints, strong
 from pwoa.attacks.ball import Ball, distance
 from pwoa.attacks.fab import fab_t, nearest_broken
 from pwoa.attacks.gradient import cw, fgsm, pgd
@@ -31,6 +31,7 @@ SHORT: dict[str, Run] = {
     "apgd-ce": partial(apgd_ce, steps=12),
     "apgd-dlr": partial(apgd_dlr, steps=12),
     "apgd-t": partial(apgd_t, steps=12),
+    "strong": strong,
     "fab-t": partial(fab_t, steps=8),
     "square": partial(square, queries=100),
     "square-paper": partial(square, queries=30, paper=True),

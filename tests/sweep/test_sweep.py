@@ -528,6 +528,7 @@ def test_finished_runs_are_skipped_and_failed_ones_left_out(tmp_path: Path, few:
     assert set(pruned) == {
         *("name", "label", "dataset", "architecture", "teacher", "method", "rate", "overall_rate"),
         *("mix", "seed", "epochs"),
+        *("strong", "worst"),
         *("natural", "pgd20", "cw", "autoattack", "pgd2", "n", "seconds", "device"),
     }
     assert (pruned["method"], pruned["rate"], pruned["n"], pruned["mix"]) == ("magnitude", 64.0, 20, 0.0)
@@ -540,7 +541,7 @@ def test_finished_runs_are_skipped_and_failed_ones_left_out(tmp_path: Path, few:
     assert list(found.failed) == ["method=magnitude-rate=100000"]
     assert "leaves layer" in found.failed["method=magnitude-rate=100000"]
     assert told.said[0] == f"4 runs, 0 finished before; sweep folder, with a log for each run: {tmp_path / 'runs'}"
-    accuracies = f"natural {pruned['natural']:.1f} %, pgd2 {pruned['pgd2']:.1f} %"
+    accuracies = ", ".join(f"{name} {pruned[name]:.1f} %" for name in ("natural", "pgd2", "strong", "worst"))
     assert told.said[1] == f"method=magnitude-rate=64: {accuracies}, 1 of 4 runs"
     assert told.said[2].startswith("method=magnitude-rate=100000 failed: rate 100000 leaves layer")
     assert [line.rpartition(", ")[2] for line in told.said[3:]] == ["2 of 4 runs", "3 of 4 runs"]
