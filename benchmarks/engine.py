@@ -22,6 +22,7 @@ import pwoa
 from benchmarks.rows import Row, cifar10_parser, keep_rows, one_line, rounded
 from pwoa.data.images import Data
 from pwoa.progress import Progress
+from pwoa.recipe import recorded_recipe
 from pwoa.runs.folder import Result
 
 PARTS = ("agreement", "resume", "whole")
@@ -121,7 +122,7 @@ class Bench:
         epochs = [line["seconds"] for line in run.metrics]
         yield {
             "part": "whole",
-            "mode": pwoa.load_recipe(run.folder / "recipe.toml").training.mode,
+            "mode": recorded_recipe(run.folder).training.mode,
             "epochs": "50 + 100",
             "rate": round(run.summary["rate"], 3),
             "seconds": round(time.perf_counter() - start, 1),

@@ -13,7 +13,7 @@ from torch import nn
 from pwoa import devices
 from pwoa.data.images import Data
 from pwoa.progress import Progress
-from pwoa.recipe import load_recipe
+from pwoa.recipe import recorded_recipe
 from pwoa.recipe.sections import Recipe
 from pwoa.runs.prune import prune
 
@@ -107,7 +107,7 @@ def test_a_run_keeps_the_number_of_threads_that_it_was_started_with(
     with pytest.raises(KeyboardInterrupt):
         prune(tiny_teacher, tiny_data, recipe=quick(), folder=tmp_path / "run", progress=killed(5))
     assert torch.get_num_threads() == usual
-    assert load_recipe(tmp_path / "run" / "recipe.toml").training.threads == usual + 2
+    assert recorded_recipe(tmp_path / "run").training.threads == usual + 2
     monkeypatch.setattr("pwoa.runs.prepare.choose_threads", lambda: usual)
     result = prune(tiny_teacher, tiny_data, recipe=quick(), folder=tmp_path / "run", progress=told)
     assert told.said[0].startswith(f"{usual + 2} threads instead of {usual}, as the run was started")

@@ -19,7 +19,7 @@ from pwoa.data.images import Data, Images
 from pwoa.errors import InputError
 from pwoa.models.architectures.registry import ARCHITECTURES, build
 from pwoa.models.border import Normalised
-from pwoa.recipe import load_recipe
+from pwoa.recipe import recorded_recipe
 from pwoa.recipe.sections import Recipe
 from pwoa.recipe.settings import numbers
 from pwoa.runs.folder import Run
@@ -258,9 +258,7 @@ def test_a_normalised_teacher_is_pruned_and_comes_back(
     result = prune(data=digits, recipe=plan, rate=2, folder=tmp_path / "run", force=True)
     assert isinstance(result.model, Normalised)
     x = digits.test.batch(torch.arange(4))[0]
-    assert load_recipe(tmp_path / "run" / "recipe.toml").teacher.architecture == (
-        f"{source}:net" if own else "lenet@0.02"
-    )
+    assert recorded_recipe(tmp_path / "run").teacher.architecture == (f"{source}:net" if own else "lenet@0.02")
     again = pwoa.load_model(tmp_path / "run")
     assert isinstance(again, Normalised)
     assert torch.equal(logits(again, x), logits(result.model, x))

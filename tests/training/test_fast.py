@@ -24,6 +24,7 @@ from pwoa.methods.fast_at import FastAt
 from pwoa.methods.pwoa import Search
 from pwoa.models.architectures.registry import build
 from pwoa.models.hidden import recording
+from pwoa.recipe import recorded_recipe
 from pwoa.recipe.sections import Recipe
 from pwoa.training import engine, fast
 from pwoa.training.fast import FIRST, Replayed, compiled
@@ -117,7 +118,7 @@ def test_the_device_chooses_the_mode(tmp_path: Path, tiny_teacher: nn.Module, ti
     assert fast.choose_mode("fast", torch.device("cpu")) == "fast"
     assert quick().training.mode == "auto"
     run = pwoa.prune(tiny_teacher, tiny_data, rate=2, recipe=quick(), folder=tmp_path / "run")
-    assert pwoa.load_recipe(run.folder / "recipe.toml").training.mode == "exact"
+    assert recorded_recipe(run.folder).training.mode == "exact"
 
 
 def test_a_compiled_network_takes_its_statistics_over_groups_everywhere(tmp_path: Path, quick: Make) -> None:
