@@ -2,13 +2,19 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test lint setup clean
+.PHONY: demo test torture lint setup clean
 
 demo: setup
 	@$(BIN)/pwoa demo
 
 test: setup
 	$(BIN)/python -m pytest
+
+torture: setup
+	$(BIN)/python -m tests.torture.inputs
+	$(BIN)/python -m tests.torture.readers
+	$(BIN)/python -m tests.torture.faults
+	$(BIN)/python -m tests.torture.kills
 
 lint: setup
 	$(BIN)/ruff check .
