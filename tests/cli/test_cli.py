@@ -26,11 +26,14 @@ from pwoa.attacks.apgd import apgd_ce, apgd_t_rounds
 from pwoa.attacks.registry import ATTACKS
 from pwoa.attacks.square import square_rounds
 from pwoa.cli import app
+from pwoa.data.images import Data
 from pwoa.data.load import load_data
+from pwoa.evaluation.checks import Finding
+from pwoa.evaluation.comparison import compare
 from pwoa.evaluation.folder import OF_MODEL
 from pwoa.evaluation.scores import FILE, load_verdicts
 from pwoa.models.architectures.registry import build
-from pwoa.recipe import load_recipe, presets, to_toml
+from pwoa.recipe import load_recipe, parse_setting, presets, to_toml
 
 SETTINGS = (
     "search.epochs=1",
@@ -636,3 +639,35 @@ def test_a_recipe_is_shown_with_all_its_settings() -> None:
     code, _, err = call("recipe", "cifar11")
     assert code == 2
     assert "did you mean 'cifar10'?" in err
+
+
+def test_the_demo_shows_the_strong_attack_the_worst_case_and_what_the_checks_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    few = dict(parse_setting(setting) for setting in SETTINGS) | {"data.validation": 100, "training.batch": 128}
+    few |= {"finetune.epochs": 1, "evaluation.attacks": "natural,pgd20", "evaluation.checks": True}
+    recipe = load_recipe("demo").with_settings(few | {"evaluation.strong": 10, "training.device": "cpu"})
+    data = load_data("mnist-mini")
+    monkeypatch.setattr("pwoa.runs.prepare.load_data", lambda *given, **options: small(data))
+    monkeypatch.setattr("pwoa.demo.load_recipe", lambda name: recipe)
+    finding = Finding("radius", "the attack does not find what is there")
+    monkeypatch.setattr("pwoa.evaluation.measure._findings", lambda *given: [finding])
+    code, out, err = call("demo", "--out", tmp_path / "demo")
+    assert (code, err) == (0, "")
+    for word in ("strong", "worst case", "note: PGD-20 moves at most 0.2 of 0.3", "in the worst case, PwoA keeps"):
+        assert word in re.sub(r"\s+", " ", out)
+    for model in ("teacher", "naive", "pwoa"):
+        assert f"warning (radius, {model}): {finding.message}" in out
+    assert (tmp_path / "demo" / "robustness.png").stat().st_size > 1000
+    result = json.loads((tmp_path / "demo" / "result.json").read_text())
+    assert list(result["teacher"]) == list(result["naive"]) == list(result["pwoa"])
+    assert (list(result["pwoa"]), result["rate"]) == (
+        ["natural", "pgd20", "strong", "worst"],
+        pytest.approx(4, abs=0.01),
+    )
+    assert compare(tmp_path / "demo" / "pwoa").images == 20
+
+
+def small(data: Data) -> Data:
+    """Return a part of the data that is trained on in seconds."""
+    return Data(data.name, data.train.first(400), data.test.first(20), data.classes)

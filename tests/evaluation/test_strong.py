@@ -152,6 +152,7 @@ def test_checks_attack_no_more_images_than_the_attacks_pay_for() -> None:
         assert limit == FEWEST or limit * calls <= spent
     assert bound(1000, "pgd20")[0] > bound(300, "pgd20")[0]
     assert bound(20, "pgd2")[0] == FEWEST
+    assert bound(20, "autoattack")[0] == ATTACKED  # its parts cost what they cost
 
 
 def test_the_calls_of_the_checks_are_bounded(tiny_teacher: nn.Module, tiny_data: Data) -> None:

@@ -106,7 +106,8 @@ def check_attacks(
 def affordable(right: Mapping[str, Tensor]) -> tuple[int, int]:
     """Return how many images `check_attacks` may attack for no more than the attacks cost, and the calls for each."""
     attacks = {name: find_attack(name) for name in right if name != NATURAL}
-    spent = sum(len(right[name]) * attack.calls for name, attack in attacks.items())
+    calls_of = {name: sum(find_attack(part).calls for part in attack.parts) for name, attack in attacks.items()}
+    spent = sum(len(right[name]) * calls for name, calls in calls_of.items())
     steps = max((attack.steps for attack in attacks.values() if attack.loss is not None), default=0)
     calls = LONGER * (_long_steps(attacks) or steps) + QUERIES // FORWARD + WIDE_STEPS
     return max(FEWEST, min(ATTACKED, spent // calls)), calls
