@@ -106,6 +106,42 @@ def test_what_is_kept_of_fewer_images_is_read_back(tmp_path: Path, tiny_teacher:
     assert (result["worst_case"]["images"], result["strong"]) == (10, 10)
 
 
+class Counting(Progress):
+    """Counts the steps of a measurement."""
+
+    def __init__(self) -> None:
+        self.steps = 0
+
+    def advance(self, units: int = 1) -> None:
+        self.steps += 1
+
+
+@pytest.mark.parametrize("share", [0.5, 0.8, 1.0])
+def test_killed_within_it_an_evaluation_is_resumed_to_the_same(
+    tmp_path: Path,
+    tiny_teacher: nn.Module,
+    tiny_data: Data,
+    killed: Callable[[int], Progress],
+    monkeypatch: pytest.MonkeyPatch,
+    share: float,
+) -> None:
+    monkeypatch.setattr("pwoa.evaluation.folder.SAVE_SECONDS", 0.0)
+    chosen: dict[str, object] = {"evaluation.attacks": ["natural", "pgd2"], "evaluation.strong": 20}
+    chosen |= {"evaluation.checks": False, "evaluation.batch": 8}
+
+    def measure(name: str, progress: Progress | bool = False) -> Scores:
+        folder = tmp_path / name
+        return pwoa.evaluate(tiny_teacher, tiny_data, threat=SMALL, settings=chosen, folder=folder, progress=progress)
+
+    steps = Counting()
+    whole = measure("whole", steps)
+    with pytest.raises(KeyboardInterrupt):
+        measure("cut", killed(int(share * steps.steps)))
+    again = measure("cut")
+    assert again.fewer == {"strong": 20, "worst": 20}
+    assert again.accuracies == whole.accuracies
+
+
 def test_tables_say_on_how_many_images() -> None:
     right = {"natural": torch.ones(8, dtype=torch.bool), "strong": torch.tensor([True, False, True, True])}
     scores = Scores(Threat(), right, {})

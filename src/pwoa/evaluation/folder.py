@@ -22,7 +22,7 @@ from safetensors.torch import save as to_bytes
 from torch import Tensor
 
 from pwoa.attacks.autoattack import ROBUST, State
-from pwoa.attacks.registry import NATURAL, find_attack
+from pwoa.attacks.registry import NATURAL, STRONG, find_attack
 from pwoa.errors import InputError, first_line
 from pwoa.evaluation.checks import Finding
 from pwoa.evaluation.robustness import Measurement
@@ -106,14 +106,19 @@ class EvaluationFolder(Folder):
                 raise ValueError("its checksum is wrong")
             measurements = _unpacked(tensors, parse_json(text, "it"), device)
             radius = self.asked["threat"]["radius"]
-            radii = [radius, *(other for other in self.asked["radii"] if other != radius)]
+            radii, images = [radius, *(other for other in self.asked["radii"] if other != radius)], self.asked["images"]
             if len(measurements) > len(radii):
                 raise ValueError(f"it has {len(measurements)} radii, not {len(radii)}")
             for measured, at in zip(measurements, radii, strict=False):
-                _check_possible(measured, self.asked, self.asked["attacks"] if at else [NATURAL], classes)
+                _check_possible(measured, self.asked, self._images_by_attack() if at else {NATURAL: images}, classes)
             return measurements
         except Exception as error:  # a damaged file can hold anything
             raise InputError(f"{path} is damaged ({first_line(error)}); delete it to begin anew") from None
+
+    def _images_by_attack(self) -> dict[str, int]:
+        """Return on how many images each attack is run, in the order in which the longer ones are."""
+        few = self.asked.get("strong", 0)
+        return dict.fromkeys(self.asked["attacks"], self.asked["images"]) | ({STRONG: few} if few else {})
 
     def finish(self, scores: Scores, result: Mapping[str, Any]) -> None:
         """Write verdicts and result, and drop the progress: the evaluation is done."""
@@ -217,15 +222,18 @@ def _digest(tensors: Mapping[str, Tensor], text: str, which: str) -> str:
     return digest.hexdigest()
 
 
-def _check_possible(measured: Measurement, asked: Mapping[str, Any], names: Sequence[str], classes: int) -> None:
-    """Raise ValueError for what no evaluation by the named attacks comes to: it would be taken for verdicts."""
+def _check_possible(measured: Measurement, asked: Mapping[str, Any], counts: Mapping[str, int], classes: int) -> None:
+    """Raise ValueError for what no evaluation by these attacks comes to: it would be taken for verdicts.
+
+    counts: on how many images each attack is run.
+    """
     images, batch = asked["images"], asked["batch"]
     if not _is_reached(measured.done, images, batch):
         raise ValueError(f"{measured.done} of {images} images are done")
-    attacks = {name: find_attack(name) for name in names}
+    attacks = {name: find_attack(name) for name in counts}
     for name, right in (*measured.right.items(), *measured.after.items()):
-        if right.dtype != torch.bool or right.shape != (images,):
-            raise ValueError(f"the verdicts of {name} are not those of {images} images")
+        if right.dtype != torch.bool or right.shape != (counts.get(name, images),):
+            raise ValueError(f"the verdicts of {name} are not those of {counts.get(name, images)} images")
     short = {name for name, attack in attacks.items() if attack.short}
     if not measured.right.keys() <= attacks.keys() or (measured.done and not short <= measured.right.keys()):
         raise ValueError(f"its verdicts are of {', '.join(measured.right)}")
@@ -239,7 +247,7 @@ def _check_possible(measured: Measurement, asked: Mapping[str, Any], names: Sequ
     if measured.ensemble is not None:
         if measured.done < images or not left:
             raise ValueError("an attack is in progress whose turn it is not")
-        _check_state(measured.ensemble, (NATURAL, *find_attack(left[0]).parts), images, batch, classes)
+        _check_state(measured.ensemble, (NATURAL, *find_attack(left[0]).parts), counts[left[0]], batch, classes)
 
 
 def _check_state(state: State, names: Sequence[str], images: int, batch: int, classes: int) -> None:
