@@ -131,7 +131,8 @@ def test_an_evaluation_of_a_run_is_one_as_evaluate_makes_it(
         assert without_time(there | {"name": ""}) == without_time(here)
         assert result.summary["pruned" if role == "model" else role] == scores.accuracies
         assert assert_same_verdicts(place, other) == ["natural", "pgd2", "natural@0.02", "pgd2@0.02"]
-    assert result.summary["warnings"] == read(result.folder / "evaluation" / "model" / "result.json")["warnings"]
+    findings = [warning for warning in result.summary["warnings"] if warning["check"] != "thin layers"]
+    assert findings == read(result.folder / "evaluation" / "model" / "result.json")["warnings"]
 
 
 def test_evaluate_gives_back_what_the_run_has_measured(

@@ -583,7 +583,7 @@ def test_code_that_the_user_names_is_run_also_in_a_run_and_a_sweep(
     assert again.summary == result.summary
     with pytest.raises(InputError, match=r"--arch MODULE:FUNCTION, as in --arch net.py:Net"):
         pwoa.evaluate("run", device="cpu")
-    assert dict(pwoa.evaluate("run", architecture="net.py:Net", device="cpu")) == result.summary["pruned"]
+    assert pwoa.evaluate("run", architecture="net.py:Net", device="cpu").accuracies == result.summary["pruned"]
     (tmp_path / "grid.toml").write_text('recipe = "recipe.toml"\ngrid.training.seed = [0]\n')
     swept = sweep("grid.toml", "swept", settings=["teacher.architecture=net.py:Net"])
     assert swept.failed == {}
@@ -595,7 +595,7 @@ def test_code_that_the_user_names_is_run_also_in_a_run_and_a_sweep(
     [
         {"settings": {"evaluation.radii": "9" * 5000}},
         {"settings": {"objective.temperature": 1e300}},
-        {"teacher_scores": {"natural": 10**5000}},
+        {"rate": 10**5000},
     ],
 )
 def test_numbers_that_cannot_be_are_refused_before_anything_is_trained(
