@@ -225,7 +225,8 @@ class Recipe:
     """
 
     method: str = setting(
-        "pwoa", "pwoa, advprune, hydra, harp, apd, magnitude; to train: pgd-at, trades, mart, hbar, lbgat, fast-at"
+        "pwoa",
+        "pwoa, advprune, hydra, harp, apd or magnitude; to train pgd-at, trades, mart, hbar, lbgat, fast-at or natural",
     )
     data: DataRecipe = DataRecipe()
     teacher: TeacherRecipe = TeacherRecipe()
