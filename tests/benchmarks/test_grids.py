@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.rows import load_rows
-from pwoa.recipe import load_recipe
+from pwoa.recipe import load_recipe, preset_for
 from pwoa.recipe.sections import Recipe
 from pwoa.sweep.grid import expand
 from pwoa.sweep.rows import TEACHER, epochs_of
@@ -16,11 +16,6 @@ from pwoa.sweep.rows import TEACHER, epochs_of
 ROOT = Path(__file__).resolve().parents[2]
 GRIDS = ROOT / "benchmarks"
 TEACHER_FILE = ("teacher.checkpoint=teacher.pt",)
-PRESETS = {
-    "cifar10": {name: f"cifar10-{name}" for name in ("advprune", "hydra", "apd", "harp")},
-    "mnist": {name: f"mnist-{name}" for name in ("hydra", "harp")},
-}
-"""The methods that have a preset of their own."""
 FASTER = {"cifar10": 3.0, "mnist": 1.0}
 """By how much learning rates of weights are higher than the preset's."""
 
@@ -54,7 +49,7 @@ def test_the_competition_is_what_was_measured(dataset: str) -> None:
 @pytest.mark.parametrize("dataset", ["cifar10", "mnist"])
 def test_every_method_of_the_competition_has_its_preset(dataset: str) -> None:
     for recipe in competition(dataset):
-        preset = load_recipe(PRESETS[dataset].get(recipe.method, dataset))
+        preset = load_recipe(preset_for(dataset, recipe.method))
         faster = FASTER[dataset]
         assert recipe.finetune.learning_rate == pytest.approx(faster * preset.finetune.learning_rate)
         if recipe.method in ("hydra", "harp"):

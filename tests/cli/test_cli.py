@@ -556,7 +556,7 @@ def test_a_checkpoint_of_another_architecture_than_told_is_refused(tmp_path: Pat
         (["--recipe", "cifar10", "--data", "mnist-mini"], "names no teacher"),
         (["--device", "abacus"], "device 'abacus' cannot be used"),
         (["--device", "hpu"], "device 'hpu' cannot be used: only cpu and cuda can"),
-        (["--recipe", "x" * 300], "File name too long"),
+        (["--recipe", "x" * 300], "neither a file nor a preset"),
         (["--data", "~nobody-of-that-name/digits"], "'~nobody-of-that-name/digits' is not the path of a folder"),
         (["--seed", "9" * 30], "training.seed is too large"),
         (["--set", "training.batch=9001"], "larger than the 9,000 training images"),

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from pwoa.errors import InputError
 from pwoa.models.architectures.mnist import LeNet
 from pwoa.models.architectures.resnet import ResNet18
-from pwoa.models.hidden import hidden_points, recording
+from pwoa.models.hidden import hidden_points, multiply_adds, recording
 
 X = torch.rand(2, 3, 4, 4, generator=torch.Generator().manual_seed(0))
 
@@ -121,3 +121,36 @@ def test_a_model_that_fails_is_left_in_its_mode_and_without_hooks() -> None:
         hidden_points(model, X[:, :1])
     assert hooks(model) == 0
     assert model.training
+
+
+def test_multiply_adds_of_every_kind_of_layer() -> None:
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv = nn.Conv2d(1, 4, 3, stride=2, padding=1)
+            self.depthwise = nn.Conv2d(4, 4, 3, padding=1, groups=4)
+            self.up = nn.ConvTranspose2d(4, 2, 2, stride=2)
+            self.attention = nn.MultiheadAttention(8, 2, batch_first=True)
+            self.twice = nn.Linear(8, 8)
+            self.raw = nn.Parameter(torch.ones(3, 3))
+            self.unused = nn.Linear(5, 5)
+
+        def forward(self, x: Tensor) -> Tensor:
+            x = self.up(self.depthwise(self.conv(x)))  # 8×8, then 4×4, 4×4 and 8×8 with 2 channels
+            rows = x.flatten(1).view(len(x), 16, 8)
+            rows, _ = self.attention(rows, rows, rows)
+            return self.twice(self.twice(rows))
+
+    net = Net()
+    costs = multiply_adds(net, torch.zeros(3, 1, 8, 8), {name: p for name, p in net.named_parameters() if p.dim() > 1})
+    assert costs == {
+        "raw": 1,
+        "conv.weight": 16,
+        "depthwise.weight": 16,
+        "up.weight": 16,
+        "attention.in_proj_weight": 16,
+        "attention.out_proj.weight": 16,
+        "twice.weight": 32,
+        "unused.weight": 1,
+    }
+    assert not any(layer._forward_hooks for layer in net.modules())

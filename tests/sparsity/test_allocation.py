@@ -161,3 +161,71 @@ def test_a_run_ends_with_what_its_allocation_says_of_the_teacher(
     assert expected != allocate(prunable(tiny_teacher), SparsityRecipe(rate=5.0))
     result = pwoa.prune(tiny_teacher, tiny_data, recipe=recipe, folder=tmp_path / "run")
     assert {row["layer"]: row["kept"] for row in result.summary["sparsity"][:-1]} == expected
+
+
+class TestMultiplyAdds:
+    """A budget of multiply-adds, of which the weights of some layers cost more."""
+
+    @settings(deadline=None, max_examples=100)
+    @given(
+        st.lists(st.tuples(st.integers(1, 12), st.integers(1, 12), st.integers(1, 300)), min_size=1, max_size=6),
+        rates,
+        st.integers(0, 2**31),
+        st.sampled_from(sorted(ALLOCATIONS)),
+    )
+    def test_it_is_never_exceeded_and_missed_by_less_than_a_weight(
+        self, shapes: list[tuple[int, int, int]], rate: float, seed: int, name: str
+    ) -> None:
+        generator = torch.Generator().manual_seed(seed)
+        weights = {str(i): torch.randn(a, b, generator=generator) for i, (a, b, _) in enumerate(shapes)}
+        costs = {str(i): price for i, (_, _, price) in enumerate(shapes)}
+        least = min(weight.numel() for weight in weights.values()) if name == "uniform" else math.inf
+        full = sum(weight.numel() * costs[layer] for layer, weight in weights.items())
+        assume(rate <= least and full / rate >= sum(costs.values()) + 1)
+        kept = allocate(weights, SparsityRecipe(rate=rate, allocation=name, budget="macs"), costs=costs)
+        spent = sum(number * costs[layer] for layer, number in kept.items())
+        with_room = [costs[layer] for layer, weight in weights.items() if kept[layer] < weight.numel()]
+        assert spent <= full / Fraction(str(rate))
+        assert math.floor(full / Fraction(str(rate))) - spent <= max(with_room, default=0)
+        assert all(1 <= kept[layer] <= weight.numel() for layer, weight in weights.items())
+
+    def test_the_uniform_rate_is_the_same_in_both(self) -> None:
+        weights, costs = layers(4000, 400), {"layer0": 1, "layer1": 64}
+        by_weights = allocate(weights, SparsityRecipe(rate=8))
+        assert allocate(weights, SparsityRecipe(rate=8, budget="macs"), costs=costs) == by_weights
+
+    def test_lamp_of_multiply_adds_keeps_less_of_what_is_dear(self) -> None:
+        generator = torch.Generator().manual_seed(0)
+        weights = {name: torch.randn(50, 50, generator=generator) for name in ("dear", "cheap")}
+        kept = {
+            name: allocate(weights, SparsityRecipe(rate=8, allocation=name, budget="macs"), costs={"dear": 16})
+            for name in ("lamp", "lamp-macs")
+        }
+        assert abs(kept["lamp"]["dear"] - kept["lamp"]["cheap"]) < 40
+        assert kept["lamp-macs"]["dear"] < 0.9 * kept["lamp"]["dear"]
+        assert kept["lamp-macs"]["cheap"] > 3 * kept["lamp"]["cheap"]
+
+    def test_magnitude_ranks_all_weights_together(self) -> None:
+        weights = {"small": torch.tensor([1.0, 2.0, 3.0]), "large": torch.tensor([10.0, 20.0, 30.0, 5.0])}
+        assert allocate(weights, SparsityRecipe(rate=2.3, allocation="magnitude")) == {"small": 1, "large": 2}
+
+    @pytest.mark.parametrize("name", sorted(ALLOCATIONS))
+    def test_a_run_reports_and_meets_it(
+        self, tmp_path: Path, tiny_teacher: nn.Module, tiny_data: Data, quick: Make, name: str
+    ) -> None:
+        short = {"search__epochs": 1, "finetune__epochs": 1, "sparsity__allocation": name}
+        recipe = quick(sparsity__budget="macs", **short)
+        summary = pwoa.prune(tiny_teacher, tiny_data, rate=3, recipe=recipe, folder=tmp_path / "run").summary
+        kept = {row["layer"]: row["kept"] for row in summary["sparsity"]}
+        spent = 36 * kept["conv.weight"] + kept["hidden.weight"] + kept["out.weight"]
+        dense = 36 * 36 + 144 * 16 + 16 * 3
+        assert (summary["macs"], summary["macs_dense"]) == (spent, dense)
+        assert spent <= dense / 3 < spent + 36
+        assert summary["macs_rate"] == dense / spent
+
+    def test_harp_refuses_it_in_one_line(
+        self, tmp_path: Path, tiny_teacher: nn.Module, tiny_data: Data, quick: Make
+    ) -> None:
+        recipe = quick(method="harp", sparsity__budget="macs")
+        with pytest.raises(InputError, match=r"harp learns its shares of a budget of weights; set sparsity\.budget"):
+            pwoa.prune(tiny_teacher, tiny_data, recipe=recipe, folder=tmp_path / "run")

@@ -323,9 +323,9 @@ class TestRay:
     def _carried_out(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """The run of the recipe `right` ends well at once; others are carried out."""
 
-        def carry_out(recipe: Path, folder: Path) -> int:
+        def carry_out(recipe: Path, folder: Path, settings: Sequence[str]) -> int:
             if recipe.name != "right":
-                return child.carry_out(recipe, folder)
+                return child.carry_out(recipe, folder, settings)
             print(f"in {folder}")
             return 0
 

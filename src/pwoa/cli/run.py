@@ -248,6 +248,9 @@ def _print_sparsity(summary: Mapping[str, Any]) -> None:
         parameters, nonzero = summary["parameters"], summary["nonzero"]
         overall = {"total": parameters, "kept": nonzero, "rate": summary["overall_rate"]}
         rows.append({"layer": "all parameters", **overall})
+    if "macs_rate" in summary:
+        compute = {"total": summary["macs_dense"], "kept": summary["macs"], "rate": summary["macs_rate"]}
+        rows.append({"layer": "multiply-adds", **compute})
     for row in rows:
         table.add_row(row["layer"], f"{row['total']:,}", f"{row['kept']:,}", f"{row['rate']:.4g}×")
     print_table(table, gap=False)

@@ -42,7 +42,7 @@ class Apd(PruningMethod):
 
     def __init__(self, student: nn.Module, teacher: nn.Module, material: Material, recipe: Recipe) -> None:
         super().__init__(student, teacher, material, recipe)
-        constraint = Constraint.of(student, recipe.sparsity)
+        constraint = Constraint.of(student, recipe.sparsity, material.example())
         other = recipe.own_settings(ApdSettings).teacher
         loss = distilled(student, _teacher(teacher, other), material, recipe)
         settled = MaskedStage(loss, Masks(constraint), recipe.finetune.epochs, recipe.finetune.learning_rate)

@@ -21,6 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from pwoa.errors import InputError
 from pwoa.methods.hydra import Hydra, Scoring, Tuning
 from pwoa.methods.method import PruningMethod
 from pwoa.methods.pruning import mixed_classification
@@ -39,10 +40,12 @@ class Harp(Hydra):
 
     name, settings = "harp", HarpSettings
     uses = ("search.epochs", "search.learning_rate", "finetune.")
-    ignores = ("sparsity.allocation",)
+    ignores = ("sparsity.allocation", "sparsity.budget")
 
     def __init__(self, student: nn.Module, teacher: nn.Module, material: Material, recipe: Recipe) -> None:
         PruningMethod.__init__(self, student, teacher, material, recipe)
+        if recipe.sparsity.budget != "weights":
+            raise InputError(f"{self.name} learns its shares of a budget of weights; set sparsity.budget to weights")
         chosen = select(student, recipe.sparsity)
         weights, total = chosen.weights, budget(chosen.weights, recipe.sparsity.rate)
         least = affordable(chosen.least, total)

@@ -35,7 +35,7 @@ class Hydra(PruningMethod):
 
     def __init__(self, student: nn.Module, teacher: nn.Module, material: Material, recipe: Recipe) -> None:
         super().__init__(student, teacher, material, recipe)
-        constraint = Constraint.of(student, recipe.sparsity)
+        constraint = Constraint.of(student, recipe.sparsity, material.example())
         loss = mixed_loss(student, material, recipe)
         scoring = Scoring(student, loss, constraint, recipe)
         self.stages = [scoring, Tuning(loss, scoring, Masks(constraint), recipe)]

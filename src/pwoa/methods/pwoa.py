@@ -145,7 +145,7 @@ class Pwoa(PruningMethod):
 
     def __init__(self, student: nn.Module, teacher: nn.Module, material: Material, recipe: Recipe) -> None:
         super().__init__(student, teacher, material, recipe)
-        constraint = Constraint.of(student, recipe.sparsity)
+        constraint = Constraint.of(student, recipe.sparsity, material.example())
         mixer = Mixer(student, material, recipe)
         objective = Objective(student, teacher, material, recipe.objective, recipe.training, mixer)
         finetune = Finetune(objective, Masks(constraint), recipe.finetune.epochs, recipe.finetune.learning_rate)

@@ -1,6 +1,6 @@
 """Hidden activations Z_l of any nn.Module, by forward hooks: the model needs no edit."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
@@ -13,6 +13,8 @@ from pwoa.models.border import evaluating
 
 LAYER_TYPES = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.Linear)
 """The layers with weights: what can be pruned, and what hidden activations come from."""
+_CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
+_TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
 
 
 def hidden_points(model: nn.Module, x: Tensor, chosen: Sequence[str] = ()) -> tuple[str, ...]:
@@ -50,6 +52,35 @@ def recording(model: nn.Module, points: Sequence[str]) -> Iterator[dict[str, Ten
     finally:
         for handle in handles:
             handle.remove()
+
+
+@torch.no_grad()
+def multiply_adds(model: nn.Module, x: Tensor, weights: Mapping[str, Tensor]) -> dict[str, int]:
+    """Return the multiply-adds that each entry of the named weights takes part in, for one image like those of `x`.
+
+    Example: `multiply_adds(net, x, dict(net.named_parameters()))["conv1.weight"]`. A weight of a convolution is used at
+    each place of its output (a transposed one at each of its input), one of a linear layer once for each row; one that
+    no layer with a known meaning holds, and one that is not used, counts once.
+    """
+    uses = dict.fromkeys((id(weight) for weight in weights.values()), 0)
+
+    def note(layer: nn.Module, args: Any, output: Any) -> None:
+        first = output if isinstance(output, Tensor) else output[0]
+        places = args[0] if isinstance(layer, _TRANSPOSED) else first
+        channels = places.shape[1] if isinstance(layer, (*_CONVOLUTIONS, *_TRANSPOSED)) else places.shape[-1]
+        for weight in layer.parameters(recurse=isinstance(layer, nn.MultiheadAttention)):
+            if id(weight) in uses:
+                uses[id(weight)] += places.numel() // (channels * len(x))
+
+    kinds = (*LAYER_TYPES, *_TRANSPOSED, nn.MultiheadAttention)
+    handles = [layer.register_forward_hook(note) for layer in model.modules() if isinstance(layer, kinds)]
+    try:
+        with evaluating(model):
+            model(x)
+    finally:
+        for handle in handles:
+            handle.remove()
+    return {name: max(uses[id(weight)], 1) for name, weight in weights.items()}
 
 
 @torch.no_grad()

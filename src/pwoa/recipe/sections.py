@@ -62,7 +62,8 @@ class SparsityRecipe:
     """How small: `rate` is unpruned size over pruned size of the prunable weights.
 
     `allocation` shares the weights that stay among the layers: all at the same rate (`uniform`, the paper's), in
-    proportion to their dimensions (`erk`), or by the magnitudes of the teacher's weights (`lamp`).
+    proportion to their dimensions (`erk`), or by the magnitudes of the teacher's weights: relative to their layer
+    (`lamp`), and to the multiply-adds that they cost (`lamp-macs`), or as they are (`magnitude`).
     Every parameter of two or more dimensions is prunable but those known to be no weights; `exclude` leaves others out,
     and `include` takes some in after all, by names or globs such as "blocks.*.mlp.*".
     """
@@ -70,8 +71,15 @@ class SparsityRecipe:
     rate: float = number(4.0, "unpruned size over pruned size: 4 keeps a quarter of the prunable weights", low=1)
     pattern: str = setting("unstructured", "which weights may go together: unstructured, single weights")
     allocation: str = choice(
-        "uniform", "uniform", "erk", "lamp", about="how the layers share the weights that stay: uniform is the paper's"
+        "uniform",
+        "uniform",
+        "erk",
+        "lamp",
+        "lamp-macs",
+        "magnitude",
+        about="how the layers share the weights that stay: uniform is the paper's",
     )
+    budget: str = choice("weights", "weights", "macs", about="what the rate counts: weights, or multiply-adds (macs)")
     include: tuple[str, ...] = setting((), "names or globs of parameters to prune that are left out otherwise")
     exclude: tuple[str, ...] = setting((), "names or globs of parameters to leave as they are")
 

@@ -131,7 +131,7 @@ def _model_rows(held: Held) -> Rows:
         total = about["sparsity"][-1]
         kept = f"{total['kept']:,} of {total['total']:,} prunable weights are not zero"
         rows.append(("pruned", f"{kept}: rate {_rate(total['total'], total['kept'])}"))
-    if about.get("nonzero") is not None:
+    if {"parameters", "nonzero"} <= about.keys():
         rows.append(("overall", _overall(about["parameters"], about["nonzero"])))
     if about.get("left_out"):
         rows.append(("not pruned", describe_left_out(about["left_out"])))

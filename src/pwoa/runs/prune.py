@@ -115,7 +115,11 @@ def prune(
                 warn_of(prepare.findings_in(done.summary))
                 return done
             plan = loaded.recipe
-            kept = Constraint.of(student, plan.sparsity).kept if pruning.uses_setting("sparsity.allocation") else None
+            kept = (
+                Constraint.of(student, plan.sparsity, material.example()).kept
+                if pruning.uses_setting("sparsity.allocation")
+                else None
+            )
             announcement = _announce(
                 pruning, loaded, material, run, prepare.where_text(loaded, processes), [*pruning.hints(plan), *notes]
             )
@@ -144,7 +148,7 @@ def prune(
                     engine.train()
                 student.eval()
                 prepare.lay_out(student, torch.contiguous_format)
-                size = describe_size(student, plan.sparsity)
+                size = describe_size(student, plan.sparsity, material.example())
                 if processes.first:
                     about = describe_model(student, loaded.data.classes, loaded.channels)
                     about |= {**identity, "threat": asdict(plan.threat), **size}

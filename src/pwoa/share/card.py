@@ -179,7 +179,7 @@ def _threat(given: Mapping[str, Any] | None) -> str:
 def _size(about: Mapping[str, Any]) -> str:
     *layers, total = about["sparsity"]
     overall = ""
-    if "nonzero" in about:
+    if {"parameters", "nonzero"} <= about.keys():
         rate = _rate({"total": about["parameters"], "kept": about["nonzero"]})
         overall = f" Of all {about['parameters']:,} parameters {about['nonzero']:,} are not zero: rate {rate}."
     dense = f" Not pruned: {describe_left_out(about['left_out'])}." if about.get("left_out") else ""

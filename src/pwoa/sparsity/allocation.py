@@ -1,4 +1,7 @@
-"""Allocations: how many weights each layer keeps, always meeting the total exactly."""
+"""Allocations: how many weights each layer keeps, meeting a budget of weights or of multiply-adds.
+
+A budget of weights is met exactly. One of multiply-adds is never exceeded, and missed by less than the dearest weight.
+"""
 
 import math
 from collections.abc import Callable, Mapping
@@ -18,61 +21,80 @@ def sizes(weights: Mapping[str, Tensor]) -> dict[str, int]:
 
 Rate = float | Fraction
 """Unpruned size over pruned size; a fraction where the pruned size is given."""
+Costs = Mapping[str, int]
+"""What a weight of each layer costs: the multiply-adds that it takes part in for an image, or 1 if it is not there."""
+ONE_EACH: Costs = {}
+
+
+def needs_costs(recipe: SparsityRecipe) -> bool:
+    """Tell whether an allocation asks what weights cost."""
+    return recipe.budget == "macs" or recipe.allocation == "lamp-macs"
+
+
+def cost(numbers: Mapping[str, int], costs: Costs) -> int:
+    """Return what so many weights of each layer cost together."""
+    return sum(number * costs.get(name, 1) for name, number in numbers.items())
 
 
 def allocate(
-    weights: Mapping[str, Tensor], recipe: SparsityRecipe, least: Mapping[str, int] | None = None
+    weights: Mapping[str, Tensor],
+    recipe: SparsityRecipe,
+    least: Mapping[str, int] | None = None,
+    costs: Costs = ONE_EACH,
 ) -> dict[str, int]:
-    """Return how many of its weights each layer keeps by the recipe's rate and allocation.
+    """Return how many of its weights each layer keeps by the recipe's rate, allocation and budget.
 
     Layers that would keep fewer than the `least` that is given for them keep that, and the others share what is left.
     """
-    share, numbers, total = ALLOCATIONS[recipe.allocation], sizes(weights), budget(weights, recipe.rate)
-    least = affordable(least or {}, total)
+    share, numbers = ALLOCATIONS[recipe.allocation], sizes(weights)
+    units = costs if recipe.budget == "macs" else ONE_EACH
+    total = budget(weights, recipe.rate, units)
+    least = affordable(least or {}, total, units)
     fixed = {name: number for name, number in least.items() if numbers[name] < recipe.rate}
     while True:
         free = {name: weight for name, weight in weights.items() if name not in fixed}
         if not free:  # all of them are such layers
-            return shared_out(numbers, numbers, total)
-        left = total - sum(fixed.values())
-        kept = share(free, Fraction(sum(sizes(free).values()), left) if fixed else recipe.rate)
+            return shared_out(numbers, numbers, total, units=units)
+        left = total - cost(fixed, units)
+        rate = Fraction(cost(sizes(free), units), left) if fixed else recipe.rate
+        kept = share(free, rate, units, costs)
         short = {name: number for name, number in least.items() if kept.get(name, number) < number}
         if not short:
             return {name: {**fixed, **kept}[name] for name in weights}
         fixed |= short
 
 
-def affordable(least: Mapping[str, int], total: int) -> dict[str, int]:
+def affordable(least: Mapping[str, int], total: int, units: Costs = ONE_EACH) -> dict[str, int]:
     """Return what layers keep at least, scaled down where it is more than half of the total in all."""
-    wanted = sum(least.values())
+    wanted = cost(least, units)
     if 2 * wanted <= total:
         return dict(least)
     return {name: max(1, number * total // (2 * wanted)) for name, number in least.items()}
 
 
-def budget(weights: Mapping[str, Tensor], rate: Rate) -> int:
-    """Return how many weights a rate leaves in all: ⌊n / rate⌋."""
+def budget(weights: Mapping[str, Tensor], rate: Rate, units: Costs = ONE_EACH) -> int:
+    """Return how many weights, or multiply-adds, a rate leaves in all: ⌊n / rate⌋."""
     if rate < 1:
         raise InputError(f"rate {float(rate):g} is below 1; rate 4 keeps a quarter of the weights")
-    total = math.floor(sum(sizes(weights).values()) / _exact(rate))
-    if total < len(weights):
-        left = counted(total, "weight")
+    total = math.floor(cost(sizes(weights), units) / _exact(rate))
+    if total < cost(dict.fromkeys(weights, 1), units):
+        left = counted(total, "multiply-add" if units else "weight")
         raise InputError(f"{left} cannot be shared out among {counted(len(weights), 'layer')}; lower the rate")
     return total
 
 
-def uniform(weights: Mapping[str, Tensor], rate: Rate) -> dict[str, int]:
+def uniform(
+    weights: Mapping[str, Tensor], rate: Rate, units: Costs = ONE_EACH, costs: Costs = ONE_EACH
+) -> dict[str, int]:
     """Keep the same rate in every layer, as in the paper: α_l = n_l / rate.
 
     What rounding down leaves over of the budget goes to the layers with the largest remainders.
     """
-    total, numbers = budget(weights, rate), sizes(weights)
+    total, numbers = budget(weights, rate, units), sizes(weights)
     shares = {name: number / _exact(rate) for name, number in numbers.items()}
     kept = {name: math.floor(share) for name, share in shares.items()}
-    left_over = total - sum(kept.values())
     by_remainder = sorted(kept, key=lambda name: kept[name] - shares[name])
-    for name in by_remainder[:left_over]:
-        kept[name] += 1
+    _add_one_each(kept, by_remainder, total, units)
     for name, number in kept.items():
         if number == 0:
             raise InputError(
@@ -82,24 +104,60 @@ def uniform(weights: Mapping[str, Tensor], rate: Rate) -> dict[str, int]:
     return kept
 
 
-def erk(weights: Mapping[str, Tensor], rate: Rate) -> dict[str, int]:
+def erk(weights: Mapping[str, Tensor], rate: Rate, units: Costs = ONE_EACH, costs: Costs = ONE_EACH) -> dict[str, int]:
     """Share in proportion to the sum of a layer's dimensions (Erdős–Rényi kernel, Evci et al. 2020), at most all."""
     wanted = {name: float(sum(weight.shape)) for name, weight in weights.items()}
-    return shared_out(wanted, sizes(weights), budget(weights, rate))
+    return shared_out(wanted, sizes(weights), budget(weights, rate, units), units=units)
 
 
 @torch.no_grad()
-def lamp(weights: Mapping[str, Tensor], rate: Rate) -> dict[str, int]:
+def lamp(weights: Mapping[str, Tensor], rate: Rate, units: Costs = ONE_EACH, costs: Costs = ONE_EACH) -> dict[str, int]:
     """Keep, of all weights, those with the largest LAMP scores (layer-adaptive magnitudes, Lee et al. 2021).
 
     The score of a weight is its square over the sum of the squares of its layer that are not smaller, its own among
     them: the largest weight of every layer has the score 1, and stays.
     """
-    scores = [_lamp_scores(weight) for weight in weights.values()]
-    chosen = torch.cat(scores).topk(budget(weights, rate), sorted=False).indices
-    ends = torch.tensor([len(own) for own in scores]).cumsum(0)
+    return _ranked({name: _lamp_scores(weight) for name, weight in weights.items()}, weights, rate, units)
+
+
+@torch.no_grad()
+def lamp_macs(
+    weights: Mapping[str, Tensor], rate: Rate, units: Costs = ONE_EACH, costs: Costs = ONE_EACH
+) -> dict[str, int]:
+    """Keep the weights with the largest LAMP scores per multiply-add that they cost; of every layer one at least."""
+    scores = {name: _lamp_scores(weight) / costs.get(name, 1) for name, weight in weights.items()}
+    for own in scores.values():
+        own[0] = math.inf
+    return _ranked(scores, weights, rate, units)
+
+
+@torch.no_grad()
+def magnitude(
+    weights: Mapping[str, Tensor], rate: Rate, units: Costs = ONE_EACH, costs: Costs = ONE_EACH
+) -> dict[str, int]:
+    """Keep, of all weights, the largest; of every layer at least one."""
+    scores = {name: _magnitudes(weight) for name, weight in weights.items()}
+    for own in scores.values():
+        own[0] = math.inf
+    return _ranked(scores, weights, rate, units)
+
+
+def _ranked(scores: Mapping[str, Tensor], weights: Mapping[str, Tensor], rate: Rate, units: Costs) -> dict[str, int]:
+    """Count what each layer keeps of the weights with the largest scores, as many as the budget pays for."""
+    total, every = budget(weights, rate, units), torch.cat([*scores.values()])
+    if units:
+        prices = torch.cat([torch.full((len(own),), units.get(name, 1)) for name, own in scores.items()])
+        order = every.argsort(descending=True, stable=True)
+        chosen = order[: int(torch.searchsorted(prices[order].cumsum(0), total, right=True))]
+    else:
+        chosen = every.topk(total, sorted=False).indices
+    ends = torch.tensor([len(own) for own in scores.values()]).cumsum(0)
     layers = torch.bucketize(chosen, ends, right=True)
-    return dict(zip(weights, layers.bincount(minlength=len(scores)).tolist(), strict=True))
+    kept = dict(zip(weights, layers.bincount(minlength=len(scores)).tolist(), strict=True))
+    cheapest = sorted(kept, key=lambda name: units.get(name, 1))
+    for name in cheapest if units else ():  # what the next weight in rank was too dear for
+        kept[name] += min(len(scores[name]) - kept[name], (total - cost(kept, units)) // units.get(name, 1))
+    return kept
 
 
 def _lamp_scores(weight: Tensor) -> Tensor:
@@ -107,16 +165,25 @@ def _lamp_scores(weight: Tensor) -> Tensor:
 
     Weights that are 0 are behind all others, and those of all layers in turn, for a budget that needs them.
     """
-    magnitudes = weight.abs().flatten().sort(descending=True).values
-    squares = magnitudes.cpu().double().square()  # sums on other devices may end otherwise each time
+    squares = _magnitudes(weight).square()
     place = torch.arange(len(squares)) / len(squares)
     scores = torch.where(squares > 0, squares / squares.cumsum(0), -place)
     scores[0] = 1.0  # also of a layer of zeros
     return scores
 
 
+def _magnitudes(weight: Tensor) -> Tensor:
+    """Return the magnitudes of a layer's weights, the largest first."""
+    magnitudes = weight.abs().flatten().sort(descending=True).values
+    return magnitudes.cpu().double()  # sums on other devices may end otherwise each time
+
+
 def shared_out(
-    wanted: Mapping[str, float], limits: Mapping[str, int], total: int, least: Mapping[str, int] | None = None
+    wanted: Mapping[str, float],
+    limits: Mapping[str, int],
+    total: int,
+    least: Mapping[str, int] | None = None,
+    units: Costs = ONE_EACH,
 ) -> dict[str, int]:
     """Share out `total` as whole numbers in proportion to what is wanted, each from 1, or `least`, to its limit."""
     lowest = {name: (least or {}).get(name, 1) for name in wanted}
@@ -129,13 +196,21 @@ def shared_out(
     low, high = 0.0, max(limits[name] / value for name, value in wanted.items())
     for _ in range(100):
         middle = (low + high) / 2
-        low, high = (middle, high) if sum(shares(middle).values()) <= total else (low, middle)
+        low, high = (middle, high) if cost(shares(middle), units) <= total else (low, middle)
     kept = shares(low)
     with_room = [name for name in kept if kept[name] < limits[name]]
     with_room.sort(key=lambda name: kept[name] - low * wanted[name])
-    for name in with_room[: total - sum(kept.values())]:
-        kept[name] += 1
+    _add_one_each(kept, with_room, total, units)
     return kept
+
+
+def _add_one_each(kept: dict[str, int], names: list[str], total: int, units: Costs) -> None:
+    """Let layers keep one more weight each, in this order, as long as the total pays for it."""
+    left = total - cost(kept, units)
+    for name in names:
+        if units.get(name, 1) <= left:
+            kept[name] += 1
+            left -= units.get(name, 1)
 
 
 def _exact(rate: Rate) -> Fraction:
@@ -143,8 +218,11 @@ def _exact(rate: Rate) -> Fraction:
     return Fraction(str(rate))
 
 
-ALLOCATIONS: dict[str, Callable[[Mapping[str, Tensor], Rate], dict[str, int]]] = {
+ALLOCATIONS: dict[str, Callable[[Mapping[str, Tensor], Rate, Costs, Costs], dict[str, int]]] = {
     "uniform": uniform,
     "erk": erk,
     "lamp": lamp,
+    "lamp-macs": lamp_macs,
+    "magnitude": magnitude,
 }
+"""(weights, rate, what the budget counts of a weight, its multiply-adds) → how many each layer keeps."""

@@ -12,8 +12,9 @@ import torch
 from torch import Tensor, nn
 
 from pwoa.errors import counted
+from pwoa.models.hidden import multiply_adds
 from pwoa.recipe import SparsityRecipe
-from pwoa.sparsity.allocation import affordable, allocate, sizes
+from pwoa.sparsity.allocation import ONE_EACH, affordable, allocate, cost, needs_costs, sizes
 from pwoa.sparsity.patterns import find_pattern
 from pwoa.sparsity.selection import DEFAULT, describe_left_out, prunable, select
 
@@ -35,10 +36,14 @@ class Constraint:
         find_pattern(self.pattern)
 
     @classmethod
-    def of(cls, model: nn.Module, recipe: SparsityRecipe) -> Constraint:
-        """Return the constraint on a model's prunable weights by the recipe's rate, allocation and pattern."""
+    def of(cls, model: nn.Module, recipe: SparsityRecipe, x: Tensor | None = None) -> Constraint:
+        """Return the constraint on a model's prunable weights by the recipe's rate, allocation, budget and pattern.
+
+        x: an image or more, which an allocation that counts multiply-adds needs.
+        """
         chosen = select(model, recipe)
-        kept = allocate(chosen.weights, recipe, chosen.least)
+        costs = multiply_adds(model, x, chosen.weights) if needs_costs(recipe) and x is not None else ONE_EACH
+        kept = allocate(chosen.weights, recipe, chosen.least, costs)
         return cls(chosen.weights, kept, recipe.pattern, affordable(chosen.least, sum(kept.values())))
 
     def mask(self, name: str, values: Tensor | None = None) -> Tensor:
@@ -93,10 +98,19 @@ def count_all(model: nn.Module) -> Count:
     return Count("all parameters", sum(parameter.numel() for parameter in parameters), kept)
 
 
-def describe_size(model: nn.Module, recipe: SparsityRecipe) -> dict[str, Any]:
-    """Return what is left of a pruned model: both rates, what they count, each layer, and what is left out and why."""
+def describe_size(model: nn.Module, recipe: SparsityRecipe, x: Tensor | None = None) -> dict[str, Any]:
+    """Return what is left of a pruned model: the rates, what they count, each layer, and what is left out and why.
+
+    x: an image or more, to count multiply-adds with; without it they are not told.
+    """
     rows, everything = count(model, recipe), count_all(model)
+    compute = {}
+    if x is not None:
+        costs = multiply_adds(model, x, prunable(model, recipe))
+        dense, left = (cost({row.layer: getattr(row, of) for row in rows[:-1]}, costs) for of in ("total", "kept"))
+        compute = {"macs": left, "macs_dense": dense, "macs_rate": dense / left if left else float("inf")}
     return {
+        **compute,
         "rate": rows[-1].rate,
         "overall_rate": everything.rate,
         "parameters": everything.total,

@@ -29,6 +29,7 @@ def row_of(recipe: Recipe, result: Mapping[str, Any]) -> dict[str, Any]:
         "method": recipe.method,
         "rate": recipe.sparsity.rate,
         "overall_rate": result.get("overall_rate"),
+        "macs_rate": result.get("macs_rate"),
         "mix": 1.0 if lite else recipe.training.mix,
         "seed": recipe.training.seed,
         "epochs": epochs_of(recipe),
@@ -43,7 +44,7 @@ def row_of(recipe: Recipe, result: Mapping[str, Any]) -> dict[str, Any]:
 def teacher_row(recipe: Recipe, result: Mapping[str, Any]) -> dict[str, Any]:
     """Return the row of the dense network that a run pruned, as the run measured it."""
     dense = row_of(recipe, {**result, "pruned": result["teacher"], "training_seconds": 0.0})
-    return {**dense, "method": TEACHER, "rate": 1.0, "overall_rate": 1.0, "mix": 0.0, "epochs": "0"}
+    return {**dense, "method": TEACHER, "rate": 1.0, "overall_rate": 1.0, "macs_rate": 1.0, "mix": 0.0, "epochs": "0"}
 
 
 def epochs_of(recipe: Recipe) -> str:

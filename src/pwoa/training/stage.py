@@ -46,6 +46,10 @@ class Material:
         x, y = self.images.batch(index)
         return AUGMENTATIONS[self.augment](x, generator), y
 
+    def example(self) -> Tensor:
+        """Return an image, as a batch of one."""
+        return self.images.batch(self.validation[:1])[0]
+
     def held_out(self) -> Images:
         """Return the images of the validation part."""
         return Images(self.images.pixels[self.validation], self.images.labels[self.validation])
