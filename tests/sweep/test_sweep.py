@@ -526,7 +526,7 @@ def test_finished_runs_are_skipped_and_failed_ones_left_out(tmp_path: Path, few:
     found = sweep(path, tmp_path / "runs", retries=0, progress=told)
     teacher, pruned, lite, narrowest = found.rows
     assert set(pruned) == {
-        *("name", "label", "dataset", "architecture", "teacher", "method", "rate", "overall_rate"),
+        *("name", "label", "dataset", "architecture", "teacher", "method", "rate", "overall_rate", "macs_rate"),
         *("mix", "seed", "epochs"),
         *("strong", "worst"),
         *("natural", "pgd20", "cw", "autoattack", "pgd2", "n", "seconds", "device"),
