@@ -139,7 +139,8 @@ def test_multiply_adds_of_every_kind_of_layer() -> None:
             x = self.up(self.depthwise(self.conv(x)))  # 8×8, then 4×4, 4×4 and 8×8 with 2 channels
             rows = x.flatten(1).view(len(x), 16, 8)
             rows, _ = self.attention(rows, rows, rows)
-            return self.twice(self.twice(rows))
+            out: Tensor = self.twice(self.twice(rows))
+            return out
 
     net = Net()
     costs = multiply_adds(net, torch.zeros(3, 1, 8, 8), {name: p for name, p in net.named_parameters() if p.dim() > 1})
