@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
-from benchmarks.comparison import competition_table, published_table
+from benchmarks.comparison import competition_table, headline_table, published_table
 from benchmarks.rows import Row, load_rows, markdown
 from pwoa.attacks.registry import attack_label
 from pwoa.errors import counted
@@ -167,6 +167,7 @@ TABLES: dict[str, tuple[str, Callable[[Path], str]]] = {
     "engine": ("engine.json", engine_table),
     "speed": ("speed.json", speed_table),
     "competition": ("competition.json", competition_table),
+    "headline": ("competition.json", headline_table),
     "published": ("competition.json", published_table),
     "ablations": ("ablations.json", ablation_table),
     "allocations": ("allocations.json", allocation_table),

@@ -14,7 +14,7 @@ import pytest
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
-from benchmarks.comparison import PUBLISHED, competition_table, draw, published_table
+from benchmarks.comparison import PUBLISHED, competition_table, draw, headline_table, published_table
 from benchmarks.rows import load_rows
 from benchmarks.tables import (
     TABLES,
@@ -37,9 +37,22 @@ def test_a_page_shows_what_was_measured(page: str) -> None:
     assert with_tables(text, ROOT / "results") == text  # else: python -m scripts.update_tables
 
 
-def test_the_page_of_results_has_every_table() -> None:
-    text = (ROOT / "docs" / "results.md").read_text(encoding="utf-8")
-    assert sorted(re.findall(r"<!-- measured: (\w+) -->", text)) == sorted(TABLES)
+def test_the_page_of_results_has_every_table_and_the_readme_the_headline() -> None:
+    tables = {
+        page: re.findall(r"<!-- measured: (\w+) -->", (ROOT / page).read_text(encoding="utf-8"))
+        for page in ("README.md", "docs/results.md")
+    }
+    assert tables["README.md"] == ["headline"]
+    assert sorted(tables["docs/results.md"]) == sorted(TABLES.keys() - {"headline"})
+
+
+def test_the_headline_has_the_teacher_first_and_the_best_method_last() -> None:
+    table = headline_table(ROOT / "results" / "competition.json")
+    lines = [line.split("|")[1:-1] for line in table.splitlines() if line.startswith("|")][2:]
+    robust = [float(cells[-1].split("±")[0]) for cells in lines]
+    assert lines[0][0].strip() == "teacher"
+    assert robust[1:] == sorted(robust[1:])
+    assert {cells[1].strip() for cells in lines[1:]} == {"10"}
 
 
 def test_every_file_of_results_is_named_on_the_page_and_has_rows() -> None:
