@@ -9,6 +9,7 @@ __version__ = "0.4.0"
 
 if TYPE_CHECKING:
     from pwoa.data.load import load_data as load_data
+    from pwoa.deploy.bench import bench as bench
     from pwoa.errors import InputError as InputError
     from pwoa.evaluation.comparison import compare as compare
     from pwoa.evaluation.measure import evaluate as evaluate
@@ -28,6 +29,7 @@ _HOMES = {
     "InputError": "pwoa.errors",
     "Recipe": "pwoa.recipe",
     "Threat": "pwoa.threat",
+    "bench": "pwoa.deploy.bench",
     "compare": "pwoa.evaluation.comparison",
     "evaluate": "pwoa.evaluation.measure",
     "inspect_checkpoint": "pwoa.models.checkpoints.inspection",

@@ -1,0 +1,1 @@
+"""What a pruned network is shipped as, and how fast it is there."""
