@@ -1,1 +1,1 @@
-"""What a pruned network is shipped as, and how fast it is there."""
+"""Models where they run: packed files, ONNX, int8 and C. Light to import: each kind is imported when it is asked for."""

@@ -214,7 +214,7 @@ class _Stand:
         self.progress.say(f"preparing {name} for {route.label}")
         folder = Path(tempfile.mkdtemp(dir=self.work))
         x = _floats(self.data.test, max(self.images, self.batch))
-        task = Task(network, x[:2], _floats(self.data.train, CALIBRATION), folder)
+        task = Task(network, self.data.classes, x[:2], _floats(self.data.train, CALIBRATION), folder)
         head = {"model": name, "route": route.name, "label": route.label, "exact": route.exact}
         rows, lanes = [], []
         try:

@@ -26,9 +26,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Task:
-    """A network, images like those it is for, natural training images to calibrate by, and a folder to write to."""
+    """A network, two images like those it is for, natural training images to calibrate by, and a folder to write to."""
 
     model: nn.Module
+    classes: int
     sample: Tensor
     calibration: Tensor
     folder: Path
@@ -138,20 +139,25 @@ def _torch_threads(count: int) -> AbstractContextManager[Any]:
 
 
 def _write_onnx(task: Task) -> Artefact:
-    from pwoa.deploy.onnx_file import write_onnx
+    from pwoa.deploy.onnx_file import save, to_onnx
     from pwoa.models.onnx import OnnxModel
 
     if isinstance(task.model, OnnxModel):
         return _of_files(task.model.path)
     _refuse_artefact(task.model, "ONNX")
-    return _of_files(write_onnx(task.model, task.sample, task.folder / "model.onnx"))
+    path = task.folder / "model.onnx"
+    save(to_onnx(task.model, task.sample, task.classes), path, {})
+    return _of_files(path)
 
 
 def _write_int8(task: Task) -> Artefact:
-    from pwoa.deploy.int8 import write_int8
+    from pwoa.deploy.int8 import quantise
+    from pwoa.deploy.onnx_file import save, to_onnx
 
     _refuse_artefact(task.model, "int8")
-    return _of_files(write_int8(task.model, task.sample, task.folder / "model-int8.onnx", task.calibration))
+    path = task.folder / "model.int8.onnx"
+    save(quantise(to_onnx(task.model, task.sample, task.classes), task.calibration), path, {})
+    return _of_files(path)
 
 
 def _of_files(path: Path) -> Artefact:

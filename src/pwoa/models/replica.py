@@ -6,6 +6,7 @@ Rounding passes gradients straight through (Bengio et al. 2013, "Estimating or p
 from __future__ import annotations
 
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from pwoa.errors import InputError
+from pwoa.models.onnx import OnnxModel
 
 Values = list[Tensor | None]
 Attributes = dict[str, Any]
@@ -60,11 +62,18 @@ class Replica(nn.Module):
         return values[self._output]
 
 
-def is_quantised(path: str | Path) -> bool:
-    """Tell whether the graph of an .onnx file rounds its values."""
-    import onnx
+def replica_of(model: nn.Module) -> Replica | None:
+    """Return the replica of a model that is an int8 .onnx file; None for all others, and where torch cannot compute it.
 
-    return any(node.op_type == "QuantizeLinear" for node in onnx.load(str(path)).graph.node)
+    For a float32 file there is no need: its twin has the same gradients, and it is for the user to give it.
+    """
+    if not isinstance(model, OnnxModel) or model.normalisation is not None or not find_spec("onnx"):
+        return None
+    try:
+        replica = Replica(model.path)
+    except InputError:
+        return None
+    return replica if any(operator == "QuantizeLinear" for operator, *_ in replica._steps) else None
 
 
 def _quantise(about: Attributes, given: Values) -> Tensor:
@@ -91,7 +100,10 @@ def _three(given: Values) -> tuple[Tensor, Tensor, Tensor]:
 
 def _along(numbers: Tensor, x: Tensor, axis: int) -> Tensor:
     """Return a number for all, or one for each place along an axis, in a shape that fits x."""
-    return numbers if numbers.dim() == 0 or numbers.numel() == 1 else numbers.view([-1 if d == axis % x.dim() else 1 for d in range(x.dim())])
+    shape = [1] * x.dim()
+    if numbers.numel() > 1:
+        shape[axis] = -1
+    return numbers.view(shape)
 
 
 def _padded(about: Attributes, x: Tensor, filled: float = 0.0) -> Tensor:
