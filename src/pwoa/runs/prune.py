@@ -216,7 +216,7 @@ def _load_teacher(recipe: Recipe, data: Data) -> tuple[nn.Module, str]:
     if not teacher.checkpoint:
         raise InputError("this recipe names no teacher; give one with --checkpoint FILE (teacher.checkpoint)")
     mean, std = numbers(teacher.mean, "teacher.mean"), numbers(teacher.std, "teacher.std")
-    given = is_factory(teacher.architecture) or kind_of(teacher.checkpoint) != "folder"
+    given = is_factory(teacher.architecture) or kind_of(teacher.checkpoint) not in ("folder", "packed")
     architecture = teacher.architecture if given and teacher.architecture != AUTO else None
     model = load_model(teacher.checkpoint, data, architecture=architecture, mean=mean, std=std)
     return model, architecture or architecture_name(model)

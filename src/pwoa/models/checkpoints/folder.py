@@ -15,7 +15,7 @@ from safetensors.torch import load, save
 from torch import Tensor, nn
 
 from pwoa import __version__
-from pwoa.errors import InputError, first_line
+from pwoa.errors import InputError, brief, first_line
 from pwoa.models.architectures.registry import architecture_name
 from pwoa.models.border import Normalised
 from pwoa.models.checkpoints.hub import PREFIX, fetch
@@ -133,13 +133,18 @@ def read_description(folder: Path, source: str) -> dict[str, Any]:
     if not isinstance(about, dict) or any(key not in about for key in needed):
         raise InputError(f"{source}: {file.name} has no {' or '.join(needed)}; it is not of a model that pwoa saved")
     about = unsealed(about, str(file))
+    check_description(about, source, file.name)
+    return about
+
+
+def check_description(about: Mapping[str, Any], source: str, where: str) -> None:
+    """Refuse a description of a model with a value that cannot be; `where` it stands is for the error."""
     for key, (allowed, wanted) in _FIELDS.items():
         unknown = key not in about or (about[key] is None and key in _NULLABLE)
         if not unknown and not allowed(about[key]):
-            raise InputError(f"{source}: {key} in {file.name} must be {wanted}, not {about[key]!r}")
+            raise InputError(f"{source}: {key} in {where} must be {wanted}, not {brief(about[key])}")
     if about.get("format", FORMAT) > FORMAT:
         raise InputError(f"{source} was saved by a later version of pwoa; upgrade it")
-    return about
 
 
 def _is_text(value: Any) -> bool:
