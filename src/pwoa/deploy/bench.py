@@ -130,12 +130,12 @@ def bench(
         raise InputError(f"none of these routes is installed: {'; '.join(f'{k}: {v}' for k, v in missing.items())}")
     rows: list[Row] = []
     with tempfile.TemporaryDirectory() as work, _many_compilations():
-        stand = _Stand(loaded, min(batch, len(loaded.test)), images, Path(work), progress)
         lanes: list[_Lane] = []
         for name, source in sources.items():
-            network = load_model(source, loaded).cpu()
+            stand = _Stand.of(name, load_model(source, loaded).cpu(), loaded, batch, images, Path(work))
             for route in here:
-                more, able = stand.enter(name, network, route, counts)
+                progress.say(f"preparing {name} for {route.label}")
+                more, able = stand.enter(route, counts)
                 rows, lanes = rows + more, lanes + able
         _time_in_turns(lanes, seconds, progress)
     about = {
@@ -143,7 +143,7 @@ def bench(
         "cores": _cores(),
         "data": loaded.name,
         "images": min(images, len(loaded.test)),
-        "batch": stand.batch,
+        "batch": min(batch, len(loaded.test)),
         "seconds": seconds,
         "versions": {"pwoa": __version__, "torch": torch.__version__},
     }
@@ -199,26 +199,28 @@ class _Lane:
 
 @dataclass(frozen=True)
 class _Stand:
-    """Where lanes are made: the images, and a folder for what routes write."""
+    """A model with images to try it on: the first `images` of `x` are those that its answers are compared on."""
 
-    data: Data
-    batch: int
+    name: str
+    task: Task
+    x: Tensor
     images: int
-    work: Path
-    progress: Progress
+    batch: int
 
-    def enter(
-        self, name: str, network: nn.Module, route: Route, counts: Sequence[int]
-    ) -> tuple[list[Row], list[_Lane]]:
-        """Write a network for a route and check its answers; return a row for each number of threads, and its lanes."""
-        self.progress.say(f"preparing {name} for {route.label}")
-        folder = Path(tempfile.mkdtemp(dir=self.work))
-        x = _floats(self.data.test, max(self.images, self.batch))
-        task = Task(network, self.data.classes, x[:2], _floats(self.data.train, CALIBRATION), folder)
-        head = {"model": name, "route": route.name, "label": route.label, "exact": route.exact}
+    @classmethod
+    def of(cls, name: str, network: nn.Module, data: Data, batch: int, images: int, work: Path) -> _Stand:
+        x, calibration = _floats(data.test, max(images, batch)), _floats(data.train, CALIBRATION)
+        sample = x[:1].repeat(2, 1, 1, 1) if len(x) == 1 else x[:2]
+        task = Task(network, data.classes, sample, calibration, Path(tempfile.mkdtemp(dir=work)))
+        return cls(name, task, x, images, min(batch, len(x)))
+
+    def enter(self, route: Route, counts: Sequence[int]) -> tuple[list[Row], list[_Lane]]:
+        """Write the network for a route and check its answers; return a row for each number of threads, and lanes."""
+        head = {"model": self.name, "route": route.name, "label": route.label, "exact": route.exact}
+        x, network = self.x, self.task.model
         rows, lanes = [], []
         try:
-            artefact = route.write(task)
+            artefact = route.write(self.task)
             size = {"bytes": artefact.bytes, **_multiply_adds(network, x[:1])}
             size["memory"] = peak_memory(route.name, artefact, counts[0], x.shape[1:])
             for threads in counts:

@@ -26,7 +26,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Task:
-    """A network, two images like those it is for, natural training images to calibrate by, and a folder to write to."""
+    """A network, two images like those it is for, natural training images to calibrate by, and its folder to write to.
+
+    What one route has written there, another may use.
+    """
 
     model: nn.Module
     classes: int
@@ -146,17 +149,20 @@ def _write_onnx(task: Task) -> Artefact:
         return _of_files(task.model.path)
     _refuse_artefact(task.model, "ONNX")
     path = task.folder / "model.onnx"
-    save(to_onnx(task.model, task.sample, task.classes), path, {})
+    if not path.exists():
+        save(to_onnx(task.model, task.sample, task.classes), path, {})
     return _of_files(path)
 
 
 def _write_int8(task: Task) -> Artefact:
+    import onnx
+
     from pwoa.deploy.int8 import quantise
-    from pwoa.deploy.onnx_file import save, to_onnx
+    from pwoa.deploy.onnx_file import save
 
     _refuse_artefact(task.model, "int8")
     path = task.folder / "model.int8.onnx"
-    save(quantise(to_onnx(task.model, task.sample, task.classes), task.calibration), path, {})
+    save(quantise(onnx.load(_write_onnx(task).path), task.calibration), path, {})
     return _of_files(path)
 
 
