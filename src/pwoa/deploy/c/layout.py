@@ -31,6 +31,8 @@ MOST = 0xFFFF
 KINDS = {"gather": 0, "convolution": 1, "affine": 2, "maximum": 3, "average": 4, "mean": 5, "linear": 6, "dense": 7}
 ADD = 8
 FIRST, LAST = 1, 2
+NOTHING, ZERO, LOWEST = 0, 1, 2
+"""What is read around a plane, by those who read there."""
 Array = NDArray[np.generic]
 
 
@@ -44,7 +46,7 @@ class Place:
     step: Pair | None = None
     before: Pair = (0, 0)
     after: Pair = (0, 0)
-    lowest: bool = False
+    outside: int = NOTHING
     born: int = -1
     dies: int = -1
     offset: int = 0
@@ -57,11 +59,16 @@ class Place:
         return (self.before[0] + step[0] + self.after[0], self.before[1] + step[1] + self.after[1])
 
     @property
+    def plane(self) -> int:
+        """Return the vectors of 16 floats from a channel to the next: an odd number, which spreads over the cache."""
+        return math.prod(self.size) | 1
+
+    @property
     def vectors(self) -> int:
-        """Return the size in vectors of 16 floats."""
+        """Return the size in vectors."""
         if self.step is None:
             return -(-self.channels * self.height * self.width // LANES)
-        return self.channels * math.prod(self.size)
+        return self.channels * self.plane
 
     @property
     def whole(self) -> bool:
@@ -78,7 +85,7 @@ class Place:
         step, size, tiled = self.step or (0, 0), self.size, self.step is not None
         before = self.before if tiled else (0, 0)
         shape = (int(tiled), self.channels, self.height, self.width)
-        return (*shape, *step, *before, *(size if tiled else (0, 0)), self.offset, int(self.lowest))
+        return (*shape, *step, *before, *(size if tiled else (0, 0)), self.plane, self.offset, self.outside)
 
 
 @dataclass
@@ -143,7 +150,7 @@ class _Planner:
     def tiled(self, value: int, step: Pair | None = None) -> Place:
         """Return the value in tiles that hold it as a whole, with these steps if any are given."""
         for place in self.places[value]:
-            if place.whole and step in (None, place.step):
+            if place.whole and place.outside != LOWEST and step in (None, place.step):
                 return place
         first = self.places[value][0]
         return self.gathered(
@@ -174,6 +181,7 @@ class _Planner:
 
     def mean(self, op: Operator) -> None:
         tiles = self.tiled(op.input)
+        tiles.outside = ZERO
         self.emit(KINDS["mean"], tiles, self.add(op, Place(tiles.channels, 1, 1)), of=op)
 
     def affine(self, op: Operator) -> None:
@@ -192,14 +200,17 @@ class _Planner:
         """Lay out a convolution or pooling: a window that slides over planes."""
         channels, height, width = self.graph.shapes[op.output]
         work = 0.6 * (channels * math.prod(op.kernel) if op.weight is None else int(op.weight.count_nonzero()))
-        lowest = op.kind == "maximum" and any(op.padding) and op.input not in self.never_negative
+        lowest = op.kind == "maximum" and op.input not in self.never_negative
+        outside = NOTHING if not any(op.padding) else LOWEST if lowest else ZERO
         best = self.fitting(height, width)
         first = self.places[op.input][0]
-        anew = Place(first.channels, first.height, first.width, _times(best, op.stride), lowest=lowest)
+        anew = Place(first.channels, first.height, first.width, _times(best, op.stride), outside=outside)
         anew.widen(*_neighbours(op, best))
         choices: list[tuple[float, Place, Pair]] = [(work * math.prod(best) + 1.2 * anew.vectors * LANES, anew, best)]
         for place in self.places[op.input]:
-            if place.step is not None and place.lowest == lowest and not any(map(int.__mod__, place.step, op.stride)):
+            if place.step is None or any(map(int.__mod__, place.step, op.stride)):
+                continue
+            if NOTHING in (place.outside, outside) or place.outside == outside:
                 step = (place.step[0] // op.stride[0], place.step[1] // op.stride[1])
                 if SIDE * step[0] >= height and SIDE * step[1] >= width:
                     choices.append((work * math.prod(step), place, step))
@@ -207,6 +218,7 @@ class _Planner:
         if input is anew:
             self.gathered(op.input, anew)
         input.widen(*_neighbours(op, step))
+        input.outside = max(input.outside, outside)
         self.plan.cost += work * math.prod(step)
         residual = None if op.residual is None else self.tiled(op.residual, step)
         output = self.add(op, Place(channels, height, width, step))
@@ -218,7 +230,7 @@ class _Planner:
         if not steps or steps[-1].output is not place or place.born != place.dies:
             self.emit(KINDS["gather"], place, Place(place.channels, place.height, place.width))
         for other in {id(p): p for places in self.places.values() for p in places}.values():
-            if other.step is not None and math.prod(other.size) > MOST:
+            if other.step is not None and other.plane > MOST:
                 raise InputError(f"planes of {other.height}×{other.width} pixels are too large to be written as C")
 
 
@@ -326,7 +338,7 @@ def _record(one: Step, blob: _Blob) -> tuple[int, ...]:
 def _convolution(op: Operator, one: Step, blob: _Blob) -> tuple[int, ...]:
     weight, (_, wide) = _numbers(op.weight), one.input.size
     outputs, channels, high, broad = weight.shape
-    plane = math.prod(one.input.size)
+    plane = one.input.plane
     rows, columns = np.arange(high) * op.dilation[0] * wide, np.arange(broad) * op.dilation[1]
     taps = (rows[:, None] + columns).flatten()
     offsets = (np.arange(channels)[:, None] * plane + taps).flatten()

@@ -23,6 +23,7 @@
 #define SIDE 4
 
 #if defined(__AVX512F__)
+#include <immintrin.h>
 #define WIDTH 16
 #define MOST_PLACES 16
 #elif defined(__AVX__)
@@ -36,28 +37,32 @@
 #define MOST_PLACES 2
 #endif
 #define PIECES (LANES / WIDTH) /* registers a place */
-#define MOST_SUMS (MOST_PLACES * PIECES)
 #define INLINE static inline __attribute__((always_inline))
 #define UNROLL _Pragma("GCC unroll 16")
 
 typedef float vec __attribute__((vector_size(WIDTH * 4), may_alias));
 typedef int32_t bits __attribute__((vector_size(WIDTH * 4), may_alias));
 typedef float loose __attribute__((vector_size(WIDTH * 4), may_alias, aligned(4)));
+typedef float four __attribute__((vector_size(16), may_alias, aligned(4)));
+#if WIDTH < 16
 typedef float row4 __attribute__((vector_size(16), may_alias)); /* a row of tiles */
+#endif
 
 enum { MAGIC = 0x4f575043, VERSION = 1, HEADER = 16 };
 #define NONE UINT32_MAX
 enum { FLAT = 0, TILED = 1 };
 enum { GATHER, CONVOLVE, AFFINE, MAXIMUM, AVERAGE, MEAN, LINEAR, DENSE, ADD, KINDS };
 enum { FIRST = 1, LAST = 2 };
+enum { NOTHING, ZERO, LOWEST };
 
 typedef struct {
     uint32_t kind, channels, height, width;
     uint32_t step_y, step_x;      /* rows and columns from a tile to the next */
     uint32_t top, left;           /* rows and columns of neighbours before a tile's own */
     uint32_t tall, wide;          /* rows and columns stored of a tile */
+    uint32_t vectors;             /* of a channel: tall x wide, or one more, for an odd number spreads over the cache */
     uint32_t offset;              /* in the workspace, in vectors of 16 */
-    uint32_t lowest;              /* whether -infinity stands around the image, and not 0 */
+    uint32_t outside;             /* what is read around the image: nothing, 0, or -infinity */
 } shape;
 
 typedef struct {
@@ -71,7 +76,11 @@ typedef struct {
 } operator;
 
 typedef struct { uint32_t input, first_output, outputs, flags; } segment;
-typedef struct { uint32_t to, from; int32_t down, right; } edge; /* a vector of neighbours: which, from how many tiles away */
+typedef struct {                  /* a vector of neighbours: which, of which, and from how many tiles away */
+    uint32_t to, from;
+    int32_t down, right;
+    int32_t lanes[LANES];         /* the same for each lane: from which one, -1 for none */
+} edge;
 typedef struct { uint32_t place; int32_t keep[LANES]; } cut;      /* a place that is outside the image in some tiles */
 
 typedef struct {
@@ -130,6 +139,17 @@ INLINE float positive1(float x) { return x < 0 ? 0 : x; }
 
 /* ---- The edges of tiles ---- */
 
+#if WIDTH == 16
+static void shift_edges(float *planes, size_t plane, uint32_t channels, const edge *e, float fill)
+{
+    const __m512i order = _mm512_loadu_si512(e->lanes);
+    const __mmask16 inside = _mm512_cmpge_epi32_mask(order, _mm512_setzero_si512());
+    const __m512 outside = _mm512_set1_ps(fill);
+    for (uint32_t c = 0; c < channels; c++, planes += plane)
+        _mm512_store_ps(planes + (size_t)e->to * LANES,
+                        _mm512_mask_permutexvar_ps(outside, inside, order, _mm512_load_ps(planes + (size_t)e->from * LANES)));
+}
+#else
 static void shift_edges(float *planes, size_t plane, uint32_t channels, const edge *e, float fill)
 {
     const row4 outside = {fill, fill, fill, fill};
@@ -153,22 +173,21 @@ static void shift_edges(float *planes, size_t plane, uint32_t channels, const ed
         }
     }
 }
+#endif
 
 /* After some channels of a tiled tensor are written: clear what is outside the image, and copy the tiles' edges. */
 static void finish(const tensor *t, float *planes, range channels)
 {
-    const float fill = t->s.lowest ? -__builtin_inff() : 0;
+    const float fill = t->s.outside == LOWEST ? -__builtin_inff() : 0;
     planes += channels.from * t->plane;
-    for (size_t i = 0; i < t->cut_count; i++) {
-        float *p = planes + (size_t)t->cuts[i].place * LANES;
-        const bits *keep = (const bits *)(const void *)t->cuts[i].keep;
-        for (uint32_t c = channels.from; c < channels.to; c++, p += t->plane)
-            for (int k = 0; k < PIECES; k++) {
-                bits *b = (bits *)(p + k * WIDTH), mask;
-                memcpy(&mask, keep + k, sizeof mask);
-                *b = (*b & mask) | ((bits)all(fill) & ~mask);
-            }
-    }
+    for (size_t i = 0; i < t->cut_count; i++)
+        for (int k = 0; k < PIECES; k++) {
+            float *p = planes + (size_t)t->cuts[i].place * LANES + k * WIDTH;
+            bits keep;
+            memcpy(&keep, t->cuts[i].keep + k * WIDTH, sizeof keep);
+            const bits other = (bits)all(fill) & ~keep;
+            for (uint32_t c = channels.from; c < channels.to; c++, p += t->plane) *(bits *)p = (*(bits *)p & keep) | other;
+        }
     for (size_t i = 0; i < t->edge_count; i++)
         shift_edges(planes, t->plane, channels.to - channels.from, t->edges + i, fill);
 }
@@ -197,7 +216,7 @@ INLINE void convolve_block(const block *b, const int rows, const int columns, co
     if (rows * columns > MOST_PLACES)
         return;
     for (uint32_t o = 0; o < b->outputs; o++) {
-        vec sum[MOST_SUMS > 8 ? MOST_SUMS : 8];
+        vec sum[16];
         float *output = b->output + o * b->output_plane;
         UNROLL for (int i = 0; i < rows * columns; i++) {
             UNROLL for (int k = 0; k < PIECES; k++)
@@ -345,7 +364,7 @@ static void gather(const place_of_work *at, const step *op)
     const range own = share(at, out->s.channels);
     const float *from = input_of(at, op->o.input) + own.from * in->plane;
     float *to = output_of(at, op->o.output) + own.from * out->plane;
-    const float fill = out->s.lowest ? -__builtin_inff() : 0;
+    const float fill = out->s.outside == LOWEST ? -__builtin_inff() : 0;
     for (uint32_t c = own.from; c < own.to; c++, from += in->plane, to += out->plane)
         for (size_t i = 0; i < out->plane; i++) to[i] = op->table[i] < 0 ? fill : from[op->table[i]];
 }
@@ -374,36 +393,50 @@ static void affine(const place_of_work *at, const step *op)
     finish(out, to, own);
 }
 
-static void pool(const place_of_work *at, const step *op)
+INLINE void pool_planes(const place_of_work *at, const step *op, const uint32_t kernel_y, const uint32_t kernel_x,
+                        const int average)
 {
     const tensor *in = &at->net->tensors[op->o.input], *out = &at->net->tensors[op->o.output];
     const range own = share(at, out->s.channels);
     const float *from = input_of(at, op->o.input);
     float *to = output_of(at, op->o.output);
-    const vec share_of_one = all(1 / ((float)op->o.kernel_y * (float)op->o.kernel_x));
+    const size_t below = (size_t)in->s.wide * LANES;
+    const vec part = all(1 / ((float)kernel_y * (float)kernel_x));
     for (uint32_t c = own.from; c < own.to; c++)
-        for (uint32_t y = 0; y < out->s.step_y; y++)
-            for (uint32_t x = 0; x < out->s.step_x; x++)
-                for (int k = 0; k < PIECES; k++) {
-                    const float *f = from + c * in->plane + k * WIDTH +
-                        (op->o.base + (size_t)y * op->o.stride_y * in->s.wide + (size_t)x * op->o.stride_x) * LANES;
-                    vec value = *(const vec *)f;
-                    for (uint32_t i = 0; i < op->o.kernel_y; i++, f += (size_t)in->s.wide * LANES)
-                        for (uint32_t j = i ? 0 : 1; j < op->o.kernel_x; j++) {
-                            const vec next = *(const vec *)(f + (size_t)j * LANES);
-                            const bits larger = (bits)(next > value) | (bits)(next != next);
-                            if (op->o.kind == AVERAGE)
-                                value += next;
-                            else
-                                value = (vec)(((bits)next & larger) | ((bits)value & ~larger));
-                        }
-                    if (op->o.kind == AVERAGE)
-                        value *= share_of_one;
-                    *(vec *)(to + c * out->plane + k * WIDTH +
-                             ((out->s.top + y) * (size_t)out->s.wide + out->s.left + x) * LANES) =
-                        op->o.relu ? positive(value) : value;
-                }
+        for (uint32_t y = 0; y < out->s.step_y; y++) {
+            const float *f = from + c * in->plane + (op->o.base + (size_t)y * op->o.stride_y * in->s.wide) * LANES;
+            float *t = to + c * out->plane + ((out->s.top + y) * (size_t)out->s.wide + out->s.left) * LANES;
+            for (uint32_t x = 0; x < out->s.step_x * PIECES; x++) {
+                const float *corner = f + (size_t)(x / PIECES) * op->o.stride_x * LANES + x % PIECES * WIDTH;
+                vec value = *(const vec *)corner;
+                for (uint32_t i = 0; i < kernel_y; i++)
+                    for (uint32_t j = i ? 0 : 1; j < kernel_x; j++) {
+                        const vec next = *(const vec *)(corner + i * below + (size_t)j * LANES);
+                        const bits larger = (bits)(next > value) | (bits)(next != next);
+                        if (average)
+                            value += next;
+                        else
+                            value = (vec)(((bits)next & larger) | ((bits)value & ~larger));
+                    }
+                if (average)
+                    value *= part;
+                *(vec *)(t + (size_t)x * WIDTH) = op->o.relu ? positive(value) : value;
+            }
+        }
     finish(out, to, own);
+}
+
+static void maximum(const place_of_work *at, const step *op)
+{
+    if (op->o.kernel_y == 2 && op->o.kernel_x == 2)
+        pool_planes(at, op, 2, 2, 0);
+    else
+        pool_planes(at, op, op->o.kernel_y, op->o.kernel_x, 0);
+}
+
+static void average(const place_of_work *at, const step *op)
+{
+    pool_planes(at, op, op->o.kernel_y, op->o.kernel_x, 1);
 }
 
 static void mean(const place_of_work *at, const step *op)
@@ -440,16 +473,18 @@ static void linear(const place_of_work *at, const step *op)
             if (o < own.from || o >= own.to)
                 continue;
             const uint32_t n = *count;
-            float a = s->flags & FIRST ? op->shift[o] : to[o], b = 0, c = 0, d = 0, e = 0, f = 0, g = 0, h = 0;
+            float a = s->flags & FIRST ? op->shift[o] : to[o];
+            four sums[4] = {{0}, {0}, {0}, {0}};
             uint32_t j = 0;
-            for (; j + 8 <= n; j += 8) {
-                a += weight[j] * x[offset[j]], b += weight[j + 1] * x[offset[j + 1]];
-                c += weight[j + 2] * x[offset[j + 2]], d += weight[j + 3] * x[offset[j + 3]];
-                e += weight[j + 4] * x[offset[j + 4]], f += weight[j + 5] * x[offset[j + 5]];
-                g += weight[j + 6] * x[offset[j + 6]], h += weight[j + 7] * x[offset[j + 7]];
-            }
-            for (; j < n; j++) b += weight[j] * x[offset[j]];
-            a += ((b + c) + (d + e)) + ((f + g) + h);
+            for (; j + 16 <= n; j += 16)
+                UNROLL for (uint32_t k = 0; k < 4; k++) {
+                    const uint16_t *at_x = offset + j + 4 * k;
+                    const four from_x = {x[at_x[0]], x[at_x[1]], x[at_x[2]], x[at_x[3]]};
+                    sums[k] += *(const four *)(weight + j + 4 * k) * from_x;
+                }
+            for (; j < n; j++) a += weight[j] * x[offset[j]];
+            sums[0] = (sums[0] + sums[1]) + (sums[2] + sums[3]);
+            a += (sums[0][0] + sums[0][1]) + (sums[0][2] + sums[0][3]);
             if (s->flags & LAST) {
                 a += added ? added[o] : 0;
                 a = op->o.relu ? positive1(a) : a;
@@ -502,7 +537,7 @@ static void add(const place_of_work *at, const step *op)
 }
 
 typedef void action(const place_of_work *, const step *);
-static action *const ACTIONS[KINDS] = {gather, convolve, affine, pool, pool, mean, linear, dense, add};
+static action *const ACTIONS[KINDS] = {gather, convolve, affine, maximum, average, mean, linear, dense, add};
 
 /* ---- Opening: nothing of what the weights say is believed ---- */
 
@@ -547,7 +582,12 @@ static int tiles_of(tensor *t)
             for (; from_x >= step_x; from_x -= step_x) right++;
             if (down || right) {
                 uint32_t source = (s->top + (uint32_t)from_y) * s->wide + s->left + (uint32_t)from_x;
-                t->edges[t->edge_count++] = (edge){y * s->wide + x, source, down, right};
+                edge *e = &t->edges[t->edge_count++];
+                *e = (edge){y * s->wide + x, source, down, right, {0}};
+                for (int lane = 0; lane < LANES; lane++) {
+                    const int32_t row = lane / SIDE + down, column = lane % SIDE + right;
+                    e->lanes[lane] = row >= 0 && row < SIDE && column >= 0 && column < SIDE ? row * SIDE + column : -1;
+                }
                 continue;
             }
             cut c = {y * s->wide + x, {0}};
@@ -558,7 +598,7 @@ static int tiles_of(tensor *t)
                 c.keep[lane] = inside ? -1 : 0;
                 whole &= inside;
             }
-            if (!whole)
+            if (!whole && s->outside != NOTHING)
                 t->cuts[t->cut_count++] = c;
         }
     return 1;
@@ -574,9 +614,11 @@ static const char *open_tensor(const model *net, tensor *t, uint32_t index)
     if (s->kind == TILED) {
         if (!s->step_y || s->step_y > most || !s->step_x || s->step_x > most || s->tall > most || s->wide > most ||
             s->top > most || s->left > most || s->top + s->step_y > s->tall || s->left + s->step_x > s->wide ||
-            s->lowest > 1 || !index || index == net->output)
+            s->outside > LOWEST || !index || index == net->output)
             return "the weights are damaged: a tensor's tiles are no tiles";
-        t->plane = (size_t)s->tall * s->wide * LANES;
+        if (s->vectors > 1 << 30 || s->vectors < (uint64_t)s->tall * s->wide)
+            return "the weights are damaged: a tensor's tiles do not fit";
+        t->plane = (size_t)s->vectors * LANES;
     }
     if (t->plane > ((size_t)1 << 30) / s->channels)
         return "the weights are damaged: a tensor is too large";
@@ -609,7 +651,7 @@ static const char *open_gather(step *op, const tensor *in, const tensor *out)
     for (size_t i = 0; i < out->plane; i++) {
         int64_t y = (int64_t)i / to->width, x = (int64_t)i % to->width;
         if (to->kind == TILED) {
-            int64_t place = (int64_t)i / LANES, lane = (int64_t)i % LANES;
+            int64_t place = (int64_t)i / LANES, lane = (int64_t)i % LANES; /* beyond the last row: not read */
             y = lane / SIDE * to->step_y + place / to->wide - to->top;
             x = lane % SIDE * to->step_x + place % to->wide - to->left;
         }
