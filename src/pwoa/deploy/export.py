@@ -1,4 +1,4 @@
-"""One function that writes a model for where it runs: loaded by the one door, compared with torch, then put in place."""
+"""One function that writes a model for where it runs: loaded by the one door, compared with torch, put in place."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass

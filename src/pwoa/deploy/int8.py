@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import onnx
+import torch
 from torch import Tensor
 
 from pwoa.deploy.export import Draft
@@ -45,7 +46,7 @@ class _Batches:
     """Images in batches, as onnxruntime asks for them: one by one, then None."""
 
     def __init__(self, images: Tensor) -> None:
-        self._batches: Iterator[Tensor] = iter(images.split(_BATCH))
+        self._batches: Iterator[Tensor] = iter(torch.split(images, _BATCH))
 
     def get_next(self) -> dict[str, Any] | None:
         """Return the next batch."""

@@ -102,7 +102,7 @@ class Original:
     @torch.no_grad()
     def run(self, logits: LogitModel) -> Tensor:
         """Return the logits that a model has for the first test images."""
-        batches = torch.arange(len(self.test)).split(_BATCH)
+        batches = torch.split(torch.arange(len(self.test)), _BATCH)
         return torch.cat([logits(self.test.batch(index)[0]) for index in batches])
 
     def compare(self, logits: LogitModel) -> Check:

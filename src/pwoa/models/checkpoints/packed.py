@@ -27,6 +27,8 @@ MASK, VALUES, SCALE = ":mask", ":values", ":scale"
 PRECISIONS = {"float32": torch.float32, "float16": torch.float16, "int8": torch.int8}
 """How kept values can be stored; float32 loses nothing."""
 _LARGEST_INT8 = 127
+_ENTRY = 128
+"""About the bytes that one more part takes in the header of a file."""
 _LARGEST_SHARE = 1024
 """How many times the bytes of a file its tensors can have, those that are shared counted at each name."""
 
@@ -138,13 +140,13 @@ def _packed(value: Tensor, precision: str, name: str) -> dict[str, Tensor]:
     dtype = PRECISIONS[precision]
     kept = value != 0
     saved = int((~kept).sum()) * dtype.itemsize
-    masked = saved > _mask_bytes(value.numel())
-    if not masked and precision == "float32":
+    masked = saved > _mask_bytes(value.numel()) + _ENTRY
+    if not value.numel() or (not masked and precision == "float32"):
         return {}
     parts = {MASK: _bits(kept)} if masked else {}
     chosen = kept if masked else torch.ones_like(kept)
     if precision == "int8":
-        scale = value.flatten(1).abs().amax(1) / _LARGEST_INT8
+        scale = value.reshape(len(value), -1).abs().amax(1) / _LARGEST_INT8
         steps = scale.view(-1, *(1,) * (value.dim() - 1)).expand_as(value)[chosen]
         rounded = (value[chosen] / steps).nan_to_num(0, 0, 0).round().clamp(-_LARGEST_INT8, _LARGEST_INT8)
         return parts | {VALUES: rounded.to(dtype), SCALE: scale}
