@@ -76,5 +76,5 @@ def _work(rows: list[dict[str, Any]]) -> str:
     row = next((row for row in rows if row.get("macs")), None)
     if row is None:
         return ""
-    kept, dense = (f"{row[key] / 1e6:,.4g}" for key in ("macs", "macs_dense"))
+    kept, dense = (f"{(row[key] or row['macs']) / 1e6:,.4g}" for key in ("macs", "macs_dense"))
     return f": {kept if kept == dense else f'{kept} of {dense}'} million multiply-adds"

@@ -1,7 +1,6 @@
 """An artefact: what `export` wrote, what is known of it, and the one hash that tells it from all others."""
 
-import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -10,7 +9,9 @@ from pwoa.errors import InputError, counted
 from pwoa.models.checkpoints.packed import KEY, describe_packed, is_packed
 from pwoa.models.onnx import OnnxModel
 from pwoa.storage.folder import unsealed
-from pwoa.storage.reading import open_file, parse_json, read_json, read_safetensors_metadata
+from pwoa.storage.identity import files_in
+from pwoa.storage.identity import identity as identity
+from pwoa.storage.reading import parse_json, read_json, read_safetensors_metadata
 
 ABOUT = "artefact.json"
 """Where an artefact that is a folder says what it is."""
@@ -67,23 +68,9 @@ def checked(about: Mapping[str, Any], check: Check | None) -> dict[str, Any]:
     return {**about, "checked": None if check is None else asdict(check)}
 
 
-def identity(path: str | Path) -> str:
-    """Return the SHA-256 of an artefact: of a file, of its content; of a folder, of the names and hashes of its files.
-
-    Example: `identity("runs/mine/export/model.onnx")`.
-    """
-    path = Path(path)
-    if not path.is_dir():
-        return _digest(path)
-    whole = hashlib.sha256()
-    for file in sorted(_files(path)):
-        whole.update(f"{_digest(path / file)}  {file}\n".encode())
-    return whole.hexdigest()
-
-
 def size(path: Path) -> int:
     """Return the bytes of an artefact."""
-    return sum((path / file).stat().st_size for file in _files(path)) if path.is_dir() else path.stat().st_size
+    return sum((path / file).stat().st_size for file in files_in(path)) if path.is_dir() else path.stat().st_size
 
 
 def read_about(path: str | Path) -> dict[str, Any]:
@@ -100,19 +87,3 @@ def read_about(path: str | Path) -> dict[str, Any]:
     if (path / ABOUT).is_file():
         return unsealed(read_json(path / ABOUT), str(path / ABOUT))
     raise InputError(f"{path} is not an artefact that pwoa exported")
-
-
-def _files(folder: Path) -> Iterator[str]:
-    """Give the files of a folder by their names in it; hidden ones are not a part of the artefact."""
-    for file in folder.rglob("*"):
-        inside = file.relative_to(folder)
-        if file.is_file() and not any(part.startswith(".") for part in inside.parts):
-            yield inside.as_posix()
-
-
-def _digest(path: Path) -> str:
-    digest = hashlib.sha256()
-    with open_file(path) as content:
-        while piece := content.read(1 << 20):
-            digest.update(piece)
-    return digest.hexdigest()

@@ -28,6 +28,7 @@ from pwoa.deploy.memory import peak_memory
 from pwoa.deploy.routes import Route, Task, find_routes
 from pwoa.errors import InputError, counted, first_line
 from pwoa.models.border import as_logits
+from pwoa.models.compiled import CModel
 from pwoa.models.hidden import multiply_adds
 from pwoa.models.load import Source, load_model
 from pwoa.progress import Progress, choose_progress
@@ -268,6 +269,8 @@ def _compared(call: Call, network: nn.Module, x: Tensor, batch: int) -> Row:
 
 def _multiply_adds(network: nn.Module, x: Tensor) -> Row:
     """Count the multiply-adds for an image, of all weights of layers and of those that are not zero."""
+    if isinstance(network, CModel):
+        return {"macs": network.call.artefact.get("multiply_adds"), "macs_dense": None}
     weights = {name: weight for name, weight in network.named_parameters() if weight.dim() > 1}
     if not weights:
         return {"macs": None, "macs_dense": None}

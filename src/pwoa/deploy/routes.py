@@ -146,12 +146,12 @@ def _write_onnx(task: Task) -> Artefact:
     from pwoa.models.onnx import OnnxModel
 
     if isinstance(task.model, OnnxModel):
-        return _of_files(task.model.path)
+        return Artefact(task.model.path, task.model.path.stat().st_size)
     _refuse_artefact(task.model, "ONNX")
     path = task.folder / "model.onnx"
     if not path.exists():
         save(to_onnx(task.model, task.sample, task.classes), path, {})
-    return _of_files(path)
+    return Artefact(path, path.stat().st_size)
 
 
 def _write_int8(task: Task) -> Artefact:
@@ -163,12 +163,7 @@ def _write_int8(task: Task) -> Artefact:
     _refuse_artefact(task.model, "int8")
     path = task.folder / "model.int8.onnx"
     save(quantise(onnx.load(_write_onnx(task).path), task.calibration), path, {})
-    return _of_files(path)
-
-
-def _of_files(path: Path) -> Artefact:
-    files = path.rglob("*") if path.is_dir() else [path]
-    return Artefact(path, sum(file.stat().st_size for file in files if file.is_file()))
+    return Artefact(path, path.stat().st_size)
 
 
 def _open_onnx(artefact: Artefact, threads: int) -> Call:
@@ -206,15 +201,19 @@ def _open_openvino(artefact: Artefact, threads: int) -> Call:
 
 def _write_c(task: Task) -> Artefact:
     from pwoa.deploy.c import write_c
+    from pwoa.models.compiled import WEIGHTS, CModel
 
-    _refuse_artefact(task.model, "C")
-    folder = task.folder / "c"
-    write_c(task.model, task.sample, folder)
-    return _of_files(folder)
+    if isinstance(task.model, CModel):
+        folder = task.model.path
+    else:
+        _refuse_artefact(task.model, "C")
+        folder = task.folder / "c"
+        write_c(task.model, task.sample, folder)
+    return Artefact(folder, (folder / WEIGHTS).stat().st_size)  # the code is the same for every network
 
 
 def _open_c(artefact: Artefact, threads: int) -> Call:
-    from pwoa.deploy.c import load_c
+    from pwoa.models.compiled import load_c
 
     call: Call = load_c(artefact.path, threads=threads)
     return call
@@ -254,7 +253,7 @@ ROUTES: dict[str, Route] = {
             _write_onnx,
             _open_openvino,
         ),
-        Route("c", "C", "ctypes", partial(_no_compiler, ("cc", "gcc", "clang"), "install a C compiler, such as gcc"), _write_c, _open_c),
+        Route("c", "C", "pwoa.models.compiled", partial(_no_compiler, ("cc", "gcc", "clang"), "install a C compiler, such as gcc"), _write_c, _open_c),
     )
 }
 """By name, in the order in which they are shown."""

@@ -32,7 +32,7 @@ from pwoa.evaluation.robustness import Measurement, robustness, work
 from pwoa.evaluation.scores import Scores
 from pwoa.evaluation.subject import Subject, curve_threats
 from pwoa.models.border import as_logits, evaluating
-from pwoa.models.load import load_model, trained_threat
+from pwoa.models.load import EXPORTED, kind_of, load_model, trained_threat
 from pwoa.models.twins import twin_of
 from pwoa.progress import Pace, Progress, choose_progress
 from pwoa.recipe import (
@@ -46,6 +46,7 @@ from pwoa.recipe import (
     records_recipe,
 )
 from pwoa.recipe.settings import merge
+from pwoa.storage.identity import identity
 from pwoa.threat import Threat
 
 AUTO = "auto"
@@ -132,6 +133,9 @@ def evaluate(
     if isinstance(other, (str, Path)):
         other = load_model(other, loaded, architecture=surrogate_architecture)
     subject = Subject.of(network, loaded, plan.evaluation.images, where, other, twin is not None)
+    if not isinstance(model, nn.Module) and kind_of(model) in EXPORTED:
+        subject = dataclasses.replace(subject, hashes={"artefact": identity(model)})
+        progress.say(f"exported model: SHA-256 {subject.hashes['artefact']}")
     evaluation = plan.seeded_evaluation()
     named = "evaluation.attacks" in changes and "evaluation.strong" not in changes
     evaluation = dataclasses.replace(

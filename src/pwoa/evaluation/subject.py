@@ -32,7 +32,7 @@ class Subject:
     """A model and the images it is measured on, checked and on the device.
 
     data: what the images are of. twin: whether the surrogate is the network that the model was exported from.
-    hashes: those of model, data and surrogate that are known already.
+    hashes: those of model, data and surrogate that are known already, and of the artefact that the model is of.
     """
 
     model: nn.Module
@@ -139,6 +139,7 @@ class Subject:
             "architecture": architecture_name(self.model) if self.differentiable else self.model.name,
             "images_of": len(self.data.test),
             **{key: asked[key] for key in shown},
+            "artefact": self.hashes.get("artefact"),
             "device": device_name(self.device),
             "versions": {"pwoa": __version__, "torch": torch.__version__},
         }

@@ -21,6 +21,7 @@ from pwoa.models.checkpoints.folder import (
     CONFIG,
     DESCRIPTION,
     WEIGHTS,
+    check_description,
     find_folder,
     holds_model,
     read_description,
@@ -30,8 +31,10 @@ from pwoa.models.checkpoints.folder import (
 from pwoa.models.checkpoints.hub import PREFIX
 from pwoa.models.checkpoints.inspection import guess_architecture, likeness
 from pwoa.models.checkpoints.packed import describe_packed, is_packed, read_packed
+from pwoa.models.compiled import CModel, is_c
 from pwoa.models.factory import load_factory
 from pwoa.models.onnx import OnnxModel
+from pwoa.models.twins import said_of
 from pwoa.recipe import RECIPE, records_recipe
 from pwoa.recipe.settings import is_factory
 from pwoa.storage.reading import read_safetensors_metadata
@@ -41,8 +44,11 @@ AUTO = "auto"
 """The architecture that a checkpoint is of, which its names and shapes tell."""
 EMBEDDED_THREAT = Threat("linf", 0.3, 0.01)
 
+EXPORTED = ("packed", "onnx", "c")
+"""The kinds of files and folders that `export` writes."""
+
 Source = str | os.PathLike[str] | nn.Module
-Kind = Literal["network", "folder", "packed", "onnx", "factory", "file"]
+Kind = Literal["network", "folder", "packed", "onnx", "c", "factory", "file"]
 
 
 def load_model(
@@ -60,8 +66,8 @@ def load_model(
 
     source: a run folder; a model folder; a packed file that `export` wrote; `hf:owner/name` or `hf:owner/name@revision`
     on the Hugging Face hub; a checkpoint file; `embedded`, the LeNet that comes with the package; `file.py:Net` or
-    `module:function` of your own code; an .onnx file; or a network, which is returned as it is. Nothing in a file is
-    executed but Python code.
+    `module:function` of your own code; an .onnx file; a folder of C that `export` wrote; or a network, which is returned
+    as it is. Nothing in a file is executed but Python code and C code.
     data: the images that the model is for. Its classes and channels must be theirs, and it is tried on two of them.
     architecture: of a checkpoint, a registered name, or None or `auto` for the one the file is of. For a network of
     your own, also in a run or a model folder: `file.py:Net`, `module:function`, or a fresh network, which is filled.
@@ -82,7 +88,7 @@ def load_model(
         raise InputError(f"{name} knows its architecture; leave out --arch")
     if checkpoint is not None and kind != "factory":
         raise InputError(f"--checkpoint goes with a factory MODULE:FUNCTION; {name} has its own weights")
-    if (mean or std) and described:
+    if (mean or std) and (described or kind == "c"):
         raise InputError(f"{name} knows its normalisation; leave out --mean and --std")
     if kept is not None and kind != "file" and checkpoint is None:
         raise InputError(f"kept={kept!r} goes with a checkpoint file that has scores; leave it out for {name}")
@@ -97,6 +103,8 @@ def load_model(
         model = _described(about, tensors, _fresh_network(architecture), name)
     elif kind == "onnx":
         model = OnnxModel(name, classes, check_normalisation(mean, std, channels))
+    elif kind == "c":
+        model = CModel(name)
     elif kind == "factory":
         by, model = check_normalisation(mean, std, channels), load_factory(name)
         if checkpoint is None:
@@ -124,6 +132,10 @@ def trained_threat(source: Source) -> Threat | None:
     if is_packed(name):
         threat = describe_packed(read_safetensors_metadata(Path(name)), name).get("threat")
         return None if threat is None else Threat(**threat)
+    if kind_of(name) in ("onnx", "c"):
+        said = said_of(Path(name))
+        check_description(said, name, "its description")
+        return Threat(**said["threat"]) if said.get("threat") else None
     beside = name if holds_model(name) else str(Path(name).parent) if Path(name).name == WEIGHTS else ""
     return recorded_threat(find_folder(beside), name) if beside else None
 
@@ -139,7 +151,15 @@ def kind_of(source: Source) -> Kind:
         return "folder"
     if Path(name).suffix == ".onnx":
         return "onnx"
+    if is_c(name):
+        return "c"
     return "packed" if is_packed(name) else "factory" if is_factory(name) else "file"
+
+
+def refuse_exported(checkpoint: str) -> None:
+    """Refuse to train what has no weights to train; C code, which a recipe cannot ask to run, is not even opened."""
+    if kind_of(checkpoint) == "c":
+        raise InputError(f"{checkpoint} is C code, which cannot be trained or pruned; give the run it was exported from")
 
 
 def _check_types(source: Any, data: Any, architecture: Any) -> None:

@@ -7,14 +7,12 @@ from typing import Any
 
 from pwoa.errors import InputError
 from pwoa.models.checkpoints.folder import holds_model, read_description
+from pwoa.models.checkpoints.packed import KEY
+from pwoa.models.compiled import ARTEFACT
 from pwoa.models.onnx import OnnxModel
 from pwoa.recipe import records_recipe
 from pwoa.storage.reading import parse_json, read_json
 
-ABOUT = "artefact.json"
-"""Where an artefact that is a folder says what it is."""
-KEY = "pwoa"
-"""Under which an artefact that is a file does."""
 _ABOVE = 2
 """How far above an artefact its run may be: it lies in RUN/export."""
 
@@ -25,19 +23,19 @@ def twin_of(artefact: str | Path) -> Path | None:
     Example: `twin_of("runs/mine/export/model.onnx")`. A file cannot name its twin: a name in it could be of anything.
     """
     path = Path(artefact)
-    if path.suffix != ".onnx" and not (path / ABOUT).is_file():
+    if path.suffix != ".onnx" and not (path / ARTEFACT).is_file():
         return None
     for folder in path.resolve().parents[:_ABOVE]:
         if records_recipe(folder) and holds_model(folder):
             own = read_description(folder, str(folder)).get("fingerprint")
-            return folder if own is not None and _said_of(path).get("model") == own else None
+            return folder if own is not None and said_of(path).get("model") == own else None
     return None
 
 
-def _said_of(path: Path) -> dict[str, Any]:
+def said_of(path: Path) -> dict[str, Any]:
     """Return what an artefact says of itself; nothing if that is not ours."""
     try:
-        said = read_json(path / ABOUT) if path.is_dir() else parse_json(OnnxModel(path).metadata().get(KEY, "{}"), "")
+        said = read_json(path / ARTEFACT) if path.is_dir() else parse_json(OnnxModel(path).metadata().get(KEY, "{}"), "")
     except InputError:
         return {}
     return said if isinstance(said, dict) else {}

@@ -17,10 +17,11 @@ from pwoa.deploy.c.layout import pack
 from pwoa.deploy.graph import trace
 from pwoa.errors import InputError
 from pwoa.models.border import evaluating
+from pwoa.models.compiled import ARTEFACT, CODE, WEIGHTS
 from pwoa.storage.folder import naming, sealed, to_json
 
-ARTEFACT, WEIGHTS, VECTORS = "artefact.json", "weights.bin", "vectors.bin"
-SOURCES = ("model.h", "model.c", "weights.S", "check.c", "Makefile")
+VECTORS = "vectors.bin"
+SOURCES = (*CODE, "weights.S", "check.c", "Makefile")
 _TESTED = 8
 """Images that a folder keeps to be tested with."""
 

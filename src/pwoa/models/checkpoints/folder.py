@@ -19,6 +19,7 @@ from pwoa.errors import InputError, brief, first_line
 from pwoa.models.architectures.registry import architecture_name
 from pwoa.models.border import Normalised
 from pwoa.models.checkpoints.hub import PREFIX, fetch
+from pwoa.models.compiled import CModel
 from pwoa.models.onnx import OnnxModel
 from pwoa.storage import reading
 from pwoa.storage.folder import unsealed
@@ -48,8 +49,9 @@ def to_safetensors(state: Mapping[str, Tensor]) -> bytes:
 
 
 def fingerprint(model: nn.Module) -> str:
-    """Return a SHA-256 of all weights and buffers, the same on every device; of an ONNX model, of its file."""
-    return model.fingerprint if isinstance(model, OnnxModel) else state_fingerprint(model.state_dict())
+    """Return a SHA-256 of all weights and buffers, the same on every device; of an exported model, of its files."""
+    exported = isinstance(model, (OnnxModel, CModel))
+    return model.fingerprint if exported else state_fingerprint(model.state_dict())
 
 
 def state_fingerprint(state: Mapping[str, Tensor]) -> str:

@@ -1,4 +1,4 @@
-"""Running a folder of C from Python: compiled once, loaded, and called on arrays or tensors."""
+"""A network as a folder of C, run from Python: compiled once, loaded, and called on arrays or tensors."""
 
 import ctypes
 import hashlib
@@ -13,14 +13,17 @@ from typing import Any, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
-from torch import Tensor, from_numpy
+from torch import Tensor, from_numpy, is_grad_enabled, nn
 
 from pwoa.data.store import cache_root
-from pwoa.deploy.c.folder import ARTEFACT, SOURCES, WEIGHTS
 from pwoa.errors import InputError, brief, printable
 from pwoa.storage.folder import naming, unsealed
-from pwoa.storage.reading import TEXT_LIMIT, parse_json, read_bytes
+from pwoa.storage.identity import identity
+from pwoa.storage.reading import TEXT_LIMIT, parse_json, read_bytes, read_json
 
+ARTEFACT, WEIGHTS = "artefact.json", "weights.bin"
+CODE = ("model.h", "model.c")
+"""What is compiled of a folder."""
 FLAGS = ("-std=c11", "-O3", "-ffp-contract=fast", "-DMODEL_THREADS", "-pthread", "-shared", "-fPIC")
 HERE = "-march=native"
 LARGEST = 4 << 30
@@ -89,13 +92,45 @@ class CompiledModel:
         return logits
 
 
+def is_c(folder: str | Path) -> bool:
+    """Tell whether a name is that of a folder of C that was exported."""
+    try:
+        return (Path(folder) / ARTEFACT).is_file() and read_json(Path(folder) / ARTEFACT).get("kind") == "c"
+    except (AttributeError, InputError, OSError, ValueError):  # a file that is not ours, or a name that none can have
+        return False
+
+
+class CModel(nn.Module):
+    """A folder of C as a network without parameters, like that of an .onnx file: logits, and no gradients.
+
+    Its code is compiled and run, so it is for folders that a user names, never for one that a file names.
+    """
+
+    differentiable = False
+
+    def __init__(self, folder: str | Path) -> None:
+        super().__init__()
+        self.path = Path(folder)
+        self.name = self.path.name
+        self.call = load_c(folder)
+        self.fingerprint = identity(folder)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "CModel":
+        return self
+
+    def forward(self, x: Tensor) -> Tensor:
+        if x.requires_grad and is_grad_enabled():
+            raise InputError(f"{self.path} is C code, which has no gradients; attack it by square or transfer")
+        return self.call(x)
+
+
 def compiled(folder: Path) -> Path:
     """Return the library of a folder's code for this machine: from the cache, or compiled into it."""
     command, about = _compiler(), ["-dM", "-E", "-x", "c", os.devnull]
     flags = (*FLAGS, HERE)
     if not (macros := _run([*command, HERE, *about])):  # they tell the compiler, and what this machine can do
         flags, macros = FLAGS, _run([*command, *about])
-    sources = [read_bytes(folder / name, TEXT_LIMIT) for name in SOURCES if name.startswith("model.")]
+    sources = [read_bytes(folder / name, TEXT_LIMIT) for name in CODE]
     key = hashlib.sha256(b"\0".join([*sources, macros, *map(str.encode, (*command, *flags))])).hexdigest()
     library = cache_root() / "compiled" / f"{key}.so"
     if library.is_file():
