@@ -86,7 +86,7 @@ def to_packed(parts: Mapping[str, Tensor], table: Mapping[str, Any], about: Mapp
     """Write the content of a packed file: the parts, and the description of the model with the table in it."""
     tensors = unpack(parts, table, "the packed model")
     whole = {**about, "packed": dict(table), "fingerprint": _fingerprint(tensors, table)}
-    return save(dict(parts), {"format": "pt", KEY: json.dumps(sealed(whole))})
+    return save(dict(parts), {KEY: json.dumps(sealed(whole))})  # more keys would be in any order
 
 
 def is_packed(path: str | Path) -> bool:
