@@ -584,7 +584,9 @@ class TestOnnx:
     def test_an_attack_that_needs_gradients_is_refused_in_one_line(self, model: OnnxModel, attack: str) -> None:
         with pytest.raises(InputError) as caught:
             evaluate(model, data_for(linear()), attacks=f"natural,{attack}")
-        message = f"{attack} needs gradients, which this model has not; use natural, square, square-paper, transfer, replica"
+        message = (
+            f"{attack} needs gradients, which this model has not; use natural, square, square-paper, transfer, replica"
+        )
         assert str(caught.value) == message
 
     def test_as_a_surrogate_it_is_refused(self, model: OnnxModel) -> None:

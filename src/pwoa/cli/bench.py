@@ -64,7 +64,9 @@ def _print_bench(result: Any) -> None:
         for label, error in {row["label"]: row["error"] for row in rows if "error" in row}.items():
             say(f"{label} cannot run {model}: {error}")
     about = result.about
-    print(f"\n{about['device']}; images/s with {about['batch']} at a time; ms for one, the median and 95 % of the times.")
+    print(
+        f"\n{about['device']}; images/s with {about['batch']} at a time; ms for one, the median and 95 % of the times."
+    )
     for route, how in result.missing.items():
         say(f"not here: {route}; {how}")
     for sentence in result.sentences:

@@ -32,8 +32,8 @@ def evaluate(
     model: Annotated[
         str,
         typer.Argument(
-            help="A run, a model folder, hf:owner/name, a checkpoint, FILE.py:CLASS, MODULE:FUNCTION, an .onnx file, or "
-            "what pwoa export wrote."
+            help="A run, a model folder, hf:owner/name, a checkpoint, FILE.py:CLASS, MODULE:FUNCTION, an .onnx file, "
+            "or what pwoa export wrote."
         ),
     ],
     arch: ArchOption = None,

@@ -45,7 +45,7 @@ ROUNDS = 10
 CALIBRATION = 256
 """Training images that int8 is calibrated by."""
 COMPILATIONS = 1000
-"""Of one network's code by torch.compile, which gives up after eight: each model, batch and number of threads is one."""
+"""Of one network's code by torch.compile, which gives up after eight: each model, batch and count of threads is one."""
 
 
 @dataclass(frozen=True)
@@ -100,6 +100,7 @@ def bench(
     seconds: float = 30.0,
     batch: int = 32,
     images: int = 256,
+    memory: bool = True,
     data_folder: str | Path | None = None,
     folder: str | Path | None = None,
     progress: Progress | bool | None = None,
@@ -115,6 +116,7 @@ def bench(
     threads: how many to compute with; `all` is one for each core.
     seconds: how long to time in all, about: each turn has two calls at least. Writing and compiling come before.
     batch: images at a time, for the throughput. images: how many test images the answers are compared on.
+    memory: whether to measure it, in a new process for each model and route.
     folder: where result.json is kept; None keeps nothing.
     """
     progress = choose_progress(progress)
@@ -136,7 +138,7 @@ def bench(
             stand = _Stand.of(name, load_model(source, loaded).cpu(), loaded, batch, images, Path(work))
             for route in here:
                 progress.say(f"preparing {name} for {route.label}")
-                more, able = stand.enter(route, counts)
+                more, able = stand.enter(route, counts, memory)
                 rows, lanes = rows + more, lanes + able
         _time_in_turns(lanes, seconds, progress)
     about = {
@@ -215,7 +217,7 @@ class _Stand:
         task = Task(network, data.classes, sample, calibration, Path(tempfile.mkdtemp(dir=work)))
         return cls(name, task, x, images, min(batch, len(x)))
 
-    def enter(self, route: Route, counts: Sequence[int]) -> tuple[list[Row], list[_Lane]]:
+    def enter(self, route: Route, counts: Sequence[int], memory: bool) -> tuple[list[Row], list[_Lane]]:
         """Write the network for a route and check its answers; return a row for each number of threads, and lanes."""
         head = {"model": self.name, "route": route.name, "label": route.label, "exact": route.exact}
         x, network = self.x, self.task.model
@@ -223,7 +225,7 @@ class _Stand:
         try:
             artefact = route.write(self.task)
             size = {"bytes": artefact.bytes, **_multiply_adds(network, x[:1])}
-            size["memory"] = peak_memory(route.name, artefact, counts[0], x.shape[1:])
+            size["memory"] = peak_memory(route.name, artefact, counts[0], x.shape[1:]) if memory else None
             for threads in counts:
                 row: Row = {**head, "threads": threads, **size}
                 with route.threads(threads):
@@ -256,7 +258,7 @@ def _time_in_turns(lanes: Sequence[_Lane], seconds: float, progress: Progress) -
 
 def _compared(call: Call, network: nn.Module, x: Tensor, batch: int) -> Row:
     """Tell how far a route's answers are from the network's own."""
-    parts = x.split(batch)
+    parts = torch.split(x, batch)
     with torch.inference_mode():
         wanted = torch.cat([as_logits(network)(part) for part in parts])
     found = torch.cat([torch.from_numpy(np.array(call(part.numpy()))) for part in parts])

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import importlib.util
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
@@ -72,7 +72,7 @@ class Route:
     exact: bool = True
 
 
-def find_routes(names: str | list[str] | tuple[str, ...] | None) -> list[Route]:
+def find_routes(names: str | Sequence[str] | None) -> list[Route]:
     """Return the routes of these names, from a list or `a,b,c`; all for None. Example: `find_routes("torch,c")`."""
     given = list(ROUTES) if names is None else names.split(",") if isinstance(names, str) else list(names)
     chosen = []
@@ -233,9 +233,7 @@ ROUTES: dict[str, Route] = {
             partial(_open_torch, compiled=True),
             _torch_threads,
         ),
-        Route(
-            "onnx", "onnxruntime", "onnxruntime", partial(_needs, "onnxruntime", _RUNTIME), _write_onnx, _open_onnx
-        ),
+        Route("onnx", "onnxruntime", "onnxruntime", partial(_needs, "onnxruntime", _RUNTIME), _write_onnx, _open_onnx),
         Route(
             "int8",
             "onnxruntime int8",
@@ -253,7 +251,14 @@ ROUTES: dict[str, Route] = {
             _write_onnx,
             _open_openvino,
         ),
-        Route("c", "C", "pwoa.models.compiled", partial(_no_compiler, ("cc", "gcc", "clang"), "install a C compiler, such as gcc"), _write_c, _open_c),
+        Route(
+            "c",
+            "C",
+            "pwoa.models.compiled",
+            partial(_no_compiler, ("cc", "gcc", "clang"), "install a C compiler, such as gcc"),
+            _write_c,
+            _open_c,
+        ),
     )
 }
 """By name, in the order in which they are shown."""

@@ -1,4 +1,4 @@
-"""Whether an exported model answers as the network it was made from, its twin: on natural images, and on attacked ones."""
+"""Whether an exported model answers as its twin, the network it was made from: on natural and on attacked images."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def agreement(
     found = []
     with evaluating(subject.model), evaluating(subject.surrogate), exact_float32():
         pairs = []
-        for index in numbers.split(batch):
+        for index in torch.split(numbers, batch):
             x, labels = subject.images.batch(index)
             pairs.append((_classes(model, x), _classes(twin, x), labels))
             advance(len(index))
@@ -53,7 +53,7 @@ def agreement(
             attacked = autoattack(
                 twin, x, labels, threat, attacks=STRONG, batch=batch, seed=seed, advance=advance
             ).adversarial
-            parts = attacked.split(batch)
+            parts = torch.split(attacked, batch)
             ours, theirs = (torch.cat([_classes(network, part) for part in parts]) for network in (model, twin))
             found.append(_compare(STRONG, ours, theirs, labels))
     return found

@@ -319,15 +319,11 @@ def _attack(
     return dataclasses.replace(points[0], curve=curve)
 
 
-def _agreement(
-    subject: Subject, evaluation: Evaluation, threat: Threat, progress: Progress
-) -> tuple[Agreement, ...]:
+def _agreement(subject: Subject, evaluation: Evaluation, threat: Threat, progress: Progress) -> tuple[Agreement, ...]:
     """Compare the answers with the twin's."""
     strong = min(evaluation.strong, len(subject.images))
     progress.start("comparing with the twin", len(subject.images) + strong)
-    found = agreement(
-        subject, threat, strong, batch=evaluation.batch, seed=evaluation.seed, advance=progress.advance
-    )
+    found = agreement(subject, threat, strong, batch=evaluation.batch, seed=evaluation.seed, advance=progress.advance)
     return tuple(found)
 
 

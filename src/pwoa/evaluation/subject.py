@@ -100,7 +100,10 @@ class Subject:
         sample = self.images.batch(torch.arange(min(2, len(self.images)), device=self.device))[0]
         if by_gradients:
             _check_gradients(self.model, "the model", sample, self.data.classes, by_gradients[0])
-        for name, which, network in ((TRANSFER, "the surrogate", self.surrogate), (REPLICA, "its replica", self.replica)):
+        for name, which, network in (
+            (TRANSFER, "the surrogate", self.surrogate),
+            (REPLICA, "its replica", self.replica),
+        ):
             if network is not None and name in chosen:
                 _check_gradients(network, which, sample, self.data.classes, name)
         return chosen
@@ -132,7 +135,19 @@ class Subject:
 
     def about(self, asked: Mapping[str, Any], name: str) -> dict[str, Any]:
         """Return what result.json says of the model, the data and the circumstances."""
-        shown = ("model", "data", "threat", "precision", "surrogate", "twin", "radii", "batch", "seed", "checks", "strong")
+        shown = (
+            "model",
+            "data",
+            "threat",
+            "precision",
+            "surrogate",
+            "twin",
+            "radii",
+            "batch",
+            "seed",
+            "checks",
+            "strong",
+        )
         return {
             "name": name,
             "dataset": self.data.name,

@@ -43,7 +43,9 @@ def load_c(folder: str | Path, threads: int = 1) -> "CompiledModel":
         raise InputError(f"threads are a whole number from 1 to {MOST_THREADS}, not {brief(threads)}")
     if not (folder / ARTEFACT).is_file():
         raise InputError(f"{folder} is no network as C: it has no {ARTEFACT}")
-    artefact = unsealed(parse_json(read_bytes(folder / ARTEFACT, TEXT_LIMIT), str(folder / ARTEFACT)), str(folder / ARTEFACT))
+    artefact = unsealed(
+        parse_json(read_bytes(folder / ARTEFACT, TEXT_LIMIT), str(folder / ARTEFACT)), str(folder / ARTEFACT)
+    )
     if artefact.get("kind") != "c":
         raise InputError(f"{folder} is no network as C: its {ARTEFACT} says {brief(artefact.get('kind'))}")
     weights = read_bytes(folder / WEIGHTS, LARGEST)
@@ -158,7 +160,9 @@ def _compiler() -> list[str]:
     for command in found:
         if shutil.which(command[0]):
             return command
-    missing = f"CC is {os.environ['CC']!r}, which is not there" if given else "there is no C compiler (cc, gcc or clang)"
+    missing = (
+        f"CC is {os.environ['CC']!r}, which is not there" if given else "there is no C compiler (cc, gcc or clang)"
+    )
     raise InputError(f"{missing}; install gcc, or set CC to a compiler")
 
 

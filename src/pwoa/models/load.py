@@ -66,8 +66,8 @@ def load_model(
 
     source: a run folder; a model folder; a packed file that `export` wrote; `hf:owner/name` or `hf:owner/name@revision`
     on the Hugging Face hub; a checkpoint file; `embedded`, the LeNet that comes with the package; `file.py:Net` or
-    `module:function` of your own code; an .onnx file; a folder of C that `export` wrote; or a network, which is returned
-    as it is. Nothing in a file is executed but Python code and C code.
+    `module:function` of your own code; an .onnx file; a folder of C that `export` wrote; or a network, which is
+    returned as it is. Nothing in a file is executed but Python code and C code.
     data: the images that the model is for. Its classes and channels must be theirs, and it is tried on two of them.
     architecture: of a checkpoint, a registered name, or None or `auto` for the one the file is of. For a network of
     your own, also in a run or a model folder: `file.py:Net`, `module:function`, or a fresh network, which is filled.
@@ -159,7 +159,9 @@ def kind_of(source: Source) -> Kind:
 def refuse_exported(checkpoint: str) -> None:
     """Refuse to train what has no weights to train; C code, which a recipe cannot ask to run, is not even opened."""
     if kind_of(checkpoint) == "c":
-        raise InputError(f"{checkpoint} is C code, which cannot be trained or pruned; give the run it was exported from")
+        raise InputError(
+            f"{checkpoint} is C code, which cannot be trained or pruned; give the run it was exported from"
+        )
 
 
 def _check_types(source: Any, data: Any, architecture: Any) -> None:

@@ -17,8 +17,10 @@ from torch.nn import functional as F
 from pwoa.errors import InputError
 from pwoa.models.onnx import OnnxModel
 
-Values = list[Tensor | None]
+Values = list[Any]
+"""Tensors, and None for an input that is left out."""
 Attributes = dict[str, Any]
+_PLAIN = b"NOTSET"
 _RANGES = {torch.int8: (-128, 127), torch.uint8: (0, 255), torch.int16: (-32768, 32767)}
 
 
@@ -42,8 +44,8 @@ class Replica(nn.Module):
             about = {entry.name: onnx.helper.get_attribute_value(entry) for entry in node.attribute}
             if node.op_type == "Constant" and "value" in about:
                 self._keep(node.output[0], torch.from_numpy(numpy_helper.to_array(about["value"]).copy()))
-            elif node.op_type not in OPERATORS or node.domain not in ("", "ai.onnx", "com.microsoft"):
-                raise InputError(f"{path} has the operator {node.op_type}, which cannot be computed in torch here")
+            elif node.op_type not in OPERATORS or about.get("auto_pad", _PLAIN) != _PLAIN or about.get("ceil_mode"):
+                raise InputError(f"{path} has the operator {node.op_type} in a form that is not computed in torch here")
             else:
                 self._steps.append((node.op_type, about, list(node.input), node.output[0]))
         self._input = next(value.name for value in graph.input if value.name not in self._homes)
@@ -93,7 +95,6 @@ def _dequantise(about: Attributes, given: Values) -> Tensor:
 
 def _three(given: Values) -> tuple[Tensor, Tensor, Tensor]:
     x, scale = given[0], given[1]
-    assert x is not None and scale is not None
     zero = given[2] if len(given) > 2 else None
     return x, scale, torch.zeros_like(scale, dtype=torch.uint8) if zero is None else zero
 
@@ -114,7 +115,6 @@ def _padded(about: Attributes, x: Tensor, filled: float = 0.0) -> Tensor:
 
 def _conv(about: Attributes, given: Values) -> Tensor:
     x, weight, *rest = given
-    assert x is not None and weight is not None
     bias = rest[0] if rest else None
     stride, dilation = about.get("strides", [1, 1]), about.get("dilations", [1, 1])
     return F.conv2d(_padded(about, x), weight, bias, stride, 0, dilation, about.get("group", 1))
@@ -122,9 +122,9 @@ def _conv(about: Attributes, given: Values) -> Tensor:
 
 def _gemm(about: Attributes, given: Values) -> Tensor:
     a, b, *rest = given
-    assert a is not None and b is not None
     product = about.get("alpha", 1.0) * (a.T if about.get("transA") else a) @ (b.T if about.get("transB") else b)
-    return product if not rest or rest[0] is None else product + about.get("beta", 1.0) * rest[0]
+    scaled: Tensor = product if not rest or rest[0] is None else product + about.get("beta", 1.0) * rest[0]
+    return scaled
 
 
 def _max_pool(about: Attributes, given: Values) -> Tensor:
@@ -142,13 +142,11 @@ def _average_pool(about: Attributes, given: Values) -> Tensor:
 
 def _batch_norm(about: Attributes, given: Values) -> Tensor:
     x, weight, bias, mean, variance = given
-    assert x is not None
     return F.batch_norm(x, mean, variance, weight, bias, eps=about.get("epsilon", 1e-5))
 
 
 def _clip(about: Attributes, given: Values) -> Tensor:
     x, low, high = [*given, None, None][:3]
-    assert x is not None
     return torch.clamp(x, low, high)
 
 
@@ -158,21 +156,18 @@ def _reduce_mean(about: Attributes, given: Values) -> Tensor:
 
 
 def _reshape(about: Attributes, given: Values) -> Tensor:
-    x, shape = given[0], given[1]
-    assert x is not None and shape is not None
-    sizes = [x.shape[place] if size == 0 else size for place, size in enumerate(shape.tolist())]
-    return x.reshape(sizes)
+    sizes = [_one(given).shape[place] if size == 0 else size for place, size in enumerate(given[1].tolist())]
+    return _one(given).reshape(sizes)
 
 
 def _one(given: Values) -> Tensor:
-    assert given[0] is not None
-    return given[0]
+    x: Tensor = given[0]
+    return x
 
 
 def _pairs(function: Callable[[Tensor, Tensor], Tensor]) -> Callable[[Attributes, Values], Tensor]:
     def run(about: Attributes, given: Values) -> Tensor:
         a, b = given
-        assert a is not None and b is not None
         return function(a, b)
 
     return run

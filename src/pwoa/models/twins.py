@@ -35,7 +35,9 @@ def twin_of(artefact: str | Path) -> Path | None:
 def said_of(path: Path) -> dict[str, Any]:
     """Return what an artefact says of itself; nothing if that is not ours."""
     try:
-        said = read_json(path / ARTEFACT) if path.is_dir() else parse_json(OnnxModel(path).metadata().get(KEY, "{}"), "")
+        said = (
+            read_json(path / ARTEFACT) if path.is_dir() else parse_json(OnnxModel(path).metadata().get(KEY, "{}"), "")
+        )
     except InputError:
         return {}
     return said if isinstance(said, dict) else {}

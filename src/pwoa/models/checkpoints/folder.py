@@ -50,8 +50,9 @@ def to_safetensors(state: Mapping[str, Tensor]) -> bytes:
 
 def fingerprint(model: nn.Module) -> str:
     """Return a SHA-256 of all weights and buffers, the same on every device; of an exported model, of its files."""
-    exported = isinstance(model, (OnnxModel, CModel))
-    return model.fingerprint if exported else state_fingerprint(model.state_dict())
+    if isinstance(model, (OnnxModel, CModel)):
+        return model.fingerprint
+    return state_fingerprint(model.state_dict())
 
 
 def state_fingerprint(state: Mapping[str, Tensor]) -> str:
