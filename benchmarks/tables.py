@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from benchmarks.comparison import competition_table, published_table
+from benchmarks.deployment import deployment_table
 from benchmarks.rows import Row, load_rows, markdown
 from pwoa.attacks.registry import attack_label
 from pwoa.errors import counted
@@ -170,5 +171,6 @@ TABLES: dict[str, tuple[str, Callable[[Path], str]]] = {
     "published": ("competition.json", published_table),
     "ablations": ("ablations.json", ablation_table),
     "allocations": ("allocations.json", allocation_table),
+    "deployment": ("deployment.json", deployment_table),
 }
 """Name of a table → its file in results/, and the function that builds it."""

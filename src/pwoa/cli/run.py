@@ -227,8 +227,8 @@ def _shipped(found: Mapping[str, Any]) -> str:
     dense, ours = found["dense"], found["c"]
     smaller, faster = (dense[key] / ours[key] for key in ("bytes", "milliseconds"))
     return (
-        f"As C the pruned LeNet has {ours['bytes'] / 1e6:.2f} MB of weights and takes {ours['milliseconds']:.3g} ms for an "
-        f"image on one thread;\nthe dense one in torch has {dense['bytes'] / 1e6:.2f} MB and takes "
+        f"As C the pruned LeNet has {ours['bytes'] / 1e6:.2f} MB of weights and takes {ours['milliseconds']:.3g} ms "
+        f"for an image on one thread;\nthe dense one in torch has {dense['bytes'] / 1e6:.2f} MB and takes "
         f"{dense['milliseconds']:.3g} ms: {smaller:.1f} times as large, {faster:.1f} times as slow."
     )
 

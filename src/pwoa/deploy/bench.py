@@ -132,7 +132,7 @@ def bench(
     if not here:
         raise InputError(f"none of these routes is installed: {'; '.join(f'{k}: {v}' for k, v in missing.items())}")
     rows: list[Row] = []
-    with tempfile.TemporaryDirectory() as work, _many_compilations():
+    with tempfile.TemporaryDirectory() as work, _many_compilations(here):
         lanes: list[_Lane] = []
         for name, source in sources.items():
             stand = _Stand.of(name, load_model(source, loaded).cpu(), loaded, batch, images, Path(work))
@@ -230,7 +230,7 @@ class _Stand:
                 row: Row = {**head, "threads": threads, **size}
                 with route.threads(threads):
                     call = route.open(artefact, threads)
-                    row |= _compared(call, network, x[: self.images], self.batch)
+                    row |= compared(call, network, x[: self.images], self.batch)
                 rows.append(row)
                 sizes = dict.fromkeys((self.batch, 1))  # the throughput is that of the first
                 lanes += [_Lane(row, route, call, np.ascontiguousarray(x[:n].numpy())) for n in sizes]
@@ -256,8 +256,8 @@ def _time_in_turns(lanes: Sequence[_Lane], seconds: float, progress: Progress) -
         lane.note()
 
 
-def _compared(call: Call, network: nn.Module, x: Tensor, batch: int) -> Row:
-    """Tell how far a route's answers are from the network's own."""
+def compared(call: Call, network: nn.Module, x: Tensor, batch: int) -> Row:
+    """Tell how far a route's answers are from the network's: `max_difference` and `same_class`, as a row has them."""
     parts = torch.split(x, batch)
     with torch.inference_mode():
         wanted = torch.cat([as_logits(network)(part) for part in parts])
@@ -307,7 +307,11 @@ def _named(row: Row) -> str:
 
 
 @contextmanager
-def _many_compilations() -> Iterator[None]:
+def _many_compilations(routes: Sequence[Route]) -> Iterator[None]:
+    """Let torch compile the same code for many models, batches and numbers of threads, if it is to compile at all."""
+    if not any(route.name == "torch-compiled" for route in routes):
+        yield
+        return
     with torch._dynamo.config.patch(recompile_limit=COMPILATIONS, accumulated_recompile_limit=COMPILATIONS):
         yield
     torch._dynamo.reset()
