@@ -564,6 +564,12 @@ static uint64_t checksum(const unsigned char *bytes, size_t size)
     return sum;
 }
 
+/* How many tiles from its own the row or column is that a tile stores at this place. */
+static int32_t tiles_away(uint32_t place, uint32_t before, uint32_t step)
+{
+    return place < before ? -(int32_t)((before - place - 1) / step) - 1 : (int32_t)((place - before) / step);
+}
+
 static int tiles_of(tensor *t)
 {
     const shape *s = &t->s;
@@ -574,12 +580,9 @@ static int tiles_of(tensor *t)
         return 0;
     for (uint32_t y = 0; y < s->tall; y++)
         for (uint32_t x = 0; x < s->wide; x++) {
-            int32_t from_y = (int32_t)y - (int32_t)s->top, from_x = (int32_t)x - (int32_t)s->left, down = 0, right = 0;
-            const int32_t step_y = (int32_t)s->step_y, step_x = (int32_t)s->step_x;
-            for (; from_y < 0; from_y += step_y) down--;
-            for (; from_y >= step_y; from_y -= step_y) down++;
-            for (; from_x < 0; from_x += step_x) right--;
-            for (; from_x >= step_x; from_x -= step_x) right++;
+            const int32_t down = tiles_away(y, s->top, s->step_y), right = tiles_away(x, s->left, s->step_x);
+            const int32_t from_y = (int32_t)y - (int32_t)s->top - down * (int32_t)s->step_y;
+            const int32_t from_x = (int32_t)x - (int32_t)s->left - right * (int32_t)s->step_x;
             if (down || right) {
                 uint32_t source = (s->top + (uint32_t)from_y) * s->wide + s->left + (uint32_t)from_x;
                 edge *e = &t->edges[t->edge_count++];
@@ -616,11 +619,11 @@ static const char *open_tensor(const model *net, tensor *t, uint32_t index)
             s->top > most || s->left > most || s->top + s->step_y > s->tall || s->left + s->step_x > s->wide ||
             s->outside > LOWEST || !index || index == net->output)
             return "the weights are damaged: a tensor's tiles are no tiles";
-        if (s->vectors > 1 << 30 || s->vectors < (uint64_t)s->tall * s->wide)
+        if (s->vectors > 1 << 16 || s->vectors < (uint64_t)s->tall * s->wide)
             return "the weights are damaged: a tensor's tiles do not fit";
         t->plane = (size_t)s->vectors * LANES;
     }
-    if (t->plane > ((size_t)1 << 30) / s->channels)
+    if (t->plane > 1 << 24 || t->plane > ((size_t)1 << 30) / s->channels)
         return "the weights are damaged: a tensor is too large";
     t->floats = t->plane * s->channels;
     if (index && index != net->output && (t->floats > net->workspace || (size_t)s->offset * LANES > net->workspace - t->floats))
@@ -791,7 +794,7 @@ static const char *open_all(source *from, model *net)
     const operator *operators = array(from, h[11], net->step_count, sizeof *operators);
     if (!shapes || !operators)
         return from->why;
-    if (h[9] > 1 << 26 || net->tensor_count < 2 || !net->step_count || !net->output || net->output >= net->tensor_count)
+    if (h[9] > 1 << 24 || net->tensor_count < 2 || !net->step_count || !net->output || net->output >= net->tensor_count)
         return "the weights are damaged: there is no network";
     net->tensors = calloc(net->tensor_count, sizeof *net->tensors);
     net->steps = calloc(net->step_count, sizeof *net->steps);
@@ -832,20 +835,20 @@ model_shape model_shape_of(const model *net) { return net->shape; }
 
 /* ---- Running ---- */
 
+typedef struct { const float *images; size_t count; float *logits; } task;
+
 struct model_state {
     const model *net;
     void *memory;
     float *workspace;
-    const float *images;
-    size_t count;
-    float *logits;
     int threads;
 #ifdef MODEL_THREADS
     int started;
     pthread_t *workers;
     pthread_mutex_t lock;
     pthread_cond_t wake;
-    unsigned job;                 /* under the lock */
+    task job;                     /* under the lock, as what follows */
+    unsigned jobs;
     int stop;
     atomic_uint arrived, round;
 #endif
@@ -871,12 +874,12 @@ static void meet(model_state *state)
 static void meet(model_state *state) { (void)state; }
 #endif
 
-static void work(model_state *state, int part)
+static void work(model_state *state, task job, int part)
 {
     const model *net = state->net;
     const size_t size = net->tensors[0].floats, classes = net->tensors[net->output].floats;
-    for (size_t i = 0; i < state->count; i++) {
-        place_of_work at = {net, state->workspace, state->images + i * size, state->logits + i * classes, part, state->threads};
+    for (size_t i = 0; i < job.count; i++) {
+        place_of_work at = {net, state->workspace, job.images + i * size, job.logits + i * classes, part, state->threads};
         for (uint32_t s = 0; s < net->step_count; s++) {
             ACTIONS[net->steps[s].o.kind](&at, &net->steps[s]);
             meet(state);
@@ -894,13 +897,14 @@ static void *serve(void *given)
     free(given);
     for (;;) {
         pthread_mutex_lock(&me.state->lock);
-        while (me.state->job == done && !me.state->stop) pthread_cond_wait(&me.state->wake, &me.state->lock);
-        int stop = me.state->stop;
-        done = me.state->job;
+        while (me.state->jobs == done && !me.state->stop) pthread_cond_wait(&me.state->wake, &me.state->lock);
+        const int stop = me.state->stop;
+        const task job = me.state->job;
+        done = me.state->jobs;
         pthread_mutex_unlock(&me.state->lock);
         if (stop)
             return NULL;
-        work(me.state, me.part);
+        work(me.state, job, me.part);
     }
 }
 
@@ -951,16 +955,17 @@ model_state *model_start(const model *net, int threads)
 
 void model_run(model_state *state, const float *images, size_t count, float *logits)
 {
-    state->images = images, state->count = count, state->logits = logits;
+    const task job = {images, count, logits};
 #ifdef MODEL_THREADS
     if (state->threads > 1) {
         pthread_mutex_lock(&state->lock);
-        state->job++;
+        state->job = job;
+        state->jobs++;
         pthread_cond_broadcast(&state->wake);
         pthread_mutex_unlock(&state->lock);
     }
 #endif
-    work(state, 0);
+    work(state, job, 0);
 }
 
 void model_stop(model_state *state)
@@ -975,6 +980,8 @@ void model_stop(model_state *state)
         pthread_mutex_unlock(&state->lock);
         for (int part = 1; part <= state->started; part++) pthread_join(state->workers[part], NULL);
     }
+    if (state->workers)
+        pthread_mutex_destroy(&state->lock), pthread_cond_destroy(&state->wake);
     free(state->workers);
 #endif
     free(state->memory);
