@@ -82,8 +82,8 @@ class Subject:
     def possible(self, attacks: str | Sequence[str], given: bool) -> tuple[str, ...]:
         """Return the attacks that this model can be given; for one without gradients the default is what is left.
 
-        Natural accuracy is always measured, `transfer` wherever there is a surrogate, and by default `replica` where
-        there is one.
+        Natural accuracy is always measured, `transfer` wherever there is a surrogate (but a twin of a model that has
+        gradients itself), and by default `replica` where there is one.
         """
         chosen = parse_attacks(attacks)
         if TRANSFER in chosen and self.surrogate is None:
@@ -92,7 +92,8 @@ class Subject:
             raise InputError("the attack replica is for an int8 .onnx file, whose operators torch can compute")
         if not self.differentiable and not given:
             chosen = ("natural", "square", *([] if self.replica is None else [REPLICA]))
-        chosen = tuple(dict.fromkeys(("natural", *chosen, *([] if self.surrogate is None else [TRANSFER]))))
+        transfers = self.surrogate is not None and not (self.twin and self.differentiable)
+        chosen = tuple(dict.fromkeys(("natural", *chosen, *([TRANSFER] if transfers else []))))
         by_gradients = [name for name in chosen if find_attack(name).needs_gradients]
         if by_gradients and not self.differentiable:
             without = ", ".join(gradient_free())

@@ -30,14 +30,13 @@ from pwoa.models.checkpoints.folder import (
 )
 from pwoa.models.checkpoints.hub import PREFIX
 from pwoa.models.checkpoints.inspection import guess_architecture, likeness
-from pwoa.models.checkpoints.packed import describe_packed, is_packed, read_packed
+from pwoa.models.checkpoints.packed import is_packed, read_packed
 from pwoa.models.compiled import CModel, is_c
 from pwoa.models.factory import load_factory
 from pwoa.models.onnx import OnnxModel
 from pwoa.models.twins import said_of
 from pwoa.recipe import RECIPE, records_recipe
 from pwoa.recipe.settings import is_factory
-from pwoa.storage.reading import read_safetensors_metadata
 from pwoa.threat import Threat
 
 AUTO = "auto"
@@ -129,10 +128,7 @@ def trained_threat(source: Source) -> Threat | None:
         return None
     if (name := os.fspath(source)) == EMBEDDED:
         return EMBEDDED_THREAT
-    if is_packed(name):
-        threat = describe_packed(read_safetensors_metadata(Path(name)), name).get("threat")
-        return None if threat is None else Threat(**threat)
-    if kind_of(name) in ("onnx", "c"):
+    if kind_of(name) in EXPORTED:
         said = said_of(Path(name))
         check_description(said, name, "its description")
         return Threat(**said["threat"]) if said.get("threat") else None

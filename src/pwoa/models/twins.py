@@ -7,11 +7,11 @@ from typing import Any
 
 from pwoa.errors import InputError
 from pwoa.models.checkpoints.folder import holds_model, read_description
-from pwoa.models.checkpoints.packed import KEY
+from pwoa.models.checkpoints.packed import KEY, describe_packed, is_packed
 from pwoa.models.compiled import ARTEFACT
 from pwoa.models.onnx import OnnxModel
 from pwoa.recipe import records_recipe
-from pwoa.storage.reading import parse_json, read_json
+from pwoa.storage.reading import parse_json, read_json, read_safetensors_metadata
 
 _ABOVE = 2
 """How far above an artefact its run may be: it lies in RUN/export."""
@@ -23,7 +23,7 @@ def twin_of(artefact: str | Path) -> Path | None:
     Example: `twin_of("runs/mine/export/model.onnx")`. A file cannot name its twin: a name in it could be of anything.
     """
     path = Path(artefact)
-    if path.suffix != ".onnx" and not (path / ARTEFACT).is_file():
+    if path.suffix != ".onnx" and not (path / ARTEFACT).is_file() and not is_packed(path):
         return None
     for folder in path.resolve().parents[:_ABOVE]:
         if records_recipe(folder) and holds_model(folder):
@@ -35,6 +35,8 @@ def twin_of(artefact: str | Path) -> Path | None:
 def said_of(path: Path) -> dict[str, Any]:
     """Return what an artefact says of itself; nothing if that is not ours."""
     try:
+        if is_packed(path):
+            return describe_packed(read_safetensors_metadata(path), str(path))
         said = (
             read_json(path / ARTEFACT) if path.is_dir() else parse_json(OnnxModel(path).metadata().get(KEY, "{}"), "")
         )
