@@ -6,6 +6,7 @@ from typing import Any
 
 from pwoa.data.load import load_data
 from pwoa.deploy.bench import TEACHER, bench
+from pwoa.deploy.routes import ROUTES
 from pwoa.evaluation.folder import OF_TEACHER
 from pwoa.progress import Progress, choose_progress
 from pwoa.recipe import load_recipe
@@ -61,29 +62,19 @@ def _deployment(recipe: Recipe, ours: Result, progress: Progress) -> dict[str, A
 
     Both are for one image on one thread, timed in turns.
     """
+    if missing := ROUTES["c"].missing():
+        return {"missing": missing}
     progress.say("\nthe pruned network as C, and the dense one in torch")
     data = load_data(recipe.data.name, data_folder=recipe.data.folder or None)
-    models = {"pwoa": ours.model.cpu()}
-    found = bench(
-        models,
-        data,
-        teacher=recipe.teacher.checkpoint,
-        routes=("torch", "c"),
-        threads=1,
-        batch=1,
-        seconds=2,
-        memory=False,
-    )
+    options: dict[str, Any] = {"routes": ("torch", "c"), "threads": 1, "batch": 1, "seconds": 2.0, "memory": False}
+    found = bench({"pwoa": ours.model.cpu()}, data, teacher=recipe.teacher.checkpoint, **options)
     rows = {(row["model"], row["route"]): row for row in found.rows}
-    dense, pruned = rows[TEACHER, "torch"], rows.get(("pwoa", "c"), {"error": found.missing.get("c")})
-    if missing := pruned.get("error") or dense.get("error"):
-        return {"missing": missing}
+    dense, pruned = rows[TEACHER, "torch"], rows["pwoa", "c"]
+    if error := dense.get("error") or pruned.get("error"):
+        return {"missing": error}
     kept = ("bytes", "milliseconds", "macs", "max_difference")
-    return {
-        "dense": {key: dense[key] for key in kept},
-        "c": {key: pruned[key] for key in kept},
-        "device": found.about["device"],
-    }
+    shown = {"dense": dense, "c": pruned}
+    return {name: {key: row[key] for key in kept} for name, row in shown.items()} | {"processor": found.about["device"]}
 
 
 def _seconds(naive: Result, ours: Result, elapsed: float) -> float:

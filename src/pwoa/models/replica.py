@@ -83,8 +83,9 @@ def _quantise(about: Attributes, given: Values) -> Tensor:
     x, scale, zero = _three(given)
     low, high = _RANGES[zero.dtype]
     axis = about.get("axis", 1)
-    exact = (x / _along(scale, x, axis) + _along(zero, x, axis).float()).clamp(low, high)
-    return exact + (exact.round() - exact).detach()
+    exact = x / _along(scale, x, axis)
+    rounded = exact + (exact.round() - exact).detach()
+    return (rounded + _along(zero, x, axis).float()).clamp(low, high)
 
 
 def _dequantise(about: Attributes, given: Values) -> Tensor:
