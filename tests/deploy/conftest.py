@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import torch
 
-from pwoa.deploy.c.layout import pack
+from pwoa.deploy.c.blob import pack
 from pwoa.deploy.graph import trace
 from tests.deploy.networks import random_network
 
@@ -65,6 +65,8 @@ def networks(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
         weights, vectors = folder / f"{seed}.weights", folder / f"{seed}.vectors"
         weights.write_bytes(pack(trace(model, images)))
         head = struct.pack("<5I", *images.shape, logits.shape[1])
-        vectors.write_bytes(head + images.numpy().astype("<f4").tobytes() + np.ascontiguousarray(logits, "<f4").tobytes())
+        vectors.write_bytes(
+            head + images.numpy().astype("<f4").tobytes() + np.ascontiguousarray(logits, "<f4").tobytes()
+        )
         pairs += [weights, vectors]
     return pairs

@@ -75,7 +75,9 @@ def random_network(seed: int) -> tuple[nn.Module, Tensor]:
     model(images)
     _settle(draw, model)
     if draw.random() < 0.3:
-        model = Normalised(model, [draw.random() for _ in range(channels)], [0.5 + draw.random() for _ in range(channels)])
+        model = Normalised(
+            model, [draw.random() for _ in range(channels)], [0.5 + draw.random() for _ in range(channels)]
+        )
     return model.eval(), images
 
 
@@ -92,7 +94,7 @@ def _layer(draw: random.Random, x: Tensor) -> nn.Module:
         return nn.Sequential(conv, *_maybe(draw, nn.BatchNorm2d(outputs), nn.ReLU()))
     if kind == "pool":
         kernel = (draw.randint(1, min(3, x.shape[2])), draw.randint(1, min(3, x.shape[3])))
-        padding = tuple(draw.randint(0, size // 2) for size in kernel)
+        padding = (draw.randint(0, kernel[0] // 2), draw.randint(0, kernel[1] // 2))
         pool = draw.choice((nn.MaxPool2d, nn.AvgPool2d))
         return nn.Sequential(pool(kernel, draw.randint(1, 3), padding), *_maybe(draw, nn.ReLU()))
     if kind == "residual":

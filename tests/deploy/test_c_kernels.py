@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pwoa.deploy.c.layout import checksum
+from pwoa.deploy.c.blob import checksum
 from tests.deploy.conftest import NETWORKS, Program
 
 SANITIZED = ("-O1", "-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-DMODEL_THREADS", "-pthread")
@@ -34,6 +34,11 @@ def sanitized(build: Build) -> Program:
 def test_networks_are_right_under_sanitizers_with_two_threads(sanitized: Program, networks: list[Path]) -> None:
     assert len(networks) == 2 * NETWORKS
     all_right(sanitized, networks)
+
+
+def test_threads_do_not_race(build: Build, networks: list[Path]) -> None:
+    program = build("-O1", "-g", "-fsanitize=thread", "-DMODEL_THREADS", "-pthread", "-march=native")
+    all_right(program, networks[:80])
 
 
 def flags_of_this_machine() -> list[tuple[str, ...]]:
@@ -75,7 +80,9 @@ def test_any_changed_word_is_refused(sanitized: Program, networks: list[Path], t
         pairs += [tmp_path / f"{i}.weights", networks[2 * i + 1]]
         pairs[-2].write_bytes(content)
     ended = sanitized(*pairs)
-    refused = [line for line in ended.stdout.splitlines() if "damaged: " in line or "no weights of this version" in line]
+    refused = [
+        line for line in ended.stdout.splitlines() if "damaged: " in line or "no weights of this version" in line
+    ]
     assert (ended.returncode, ended.stderr, len(refused)) == (1, "", 100)
 
 

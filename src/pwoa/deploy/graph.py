@@ -109,14 +109,16 @@ def trace(model: nn.Module, sample: Tensor) -> Graph:
     plain = copy.deepcopy(model).cpu().double().eval().requires_grad_(False)
     image = sample[:1].detach().cpu().double()
     try:
-        traced = fx.symbolic_trace(plain)
+        traced = fx.symbolic_trace(nn.Sequential(plain))  # so that a network of one layer is a layer, too
     except Exception as error:  # control flow on values, or anything else that cannot be traced
         raise InputError(f"the network cannot be traced, so it has no list of operators: {first_line(error)}") from None
     graph = _Tracer(traced, image).graph
     with torch.no_grad():
         expected, got = plain(image), graph.run(image)
     if not torch.allclose(expected, got, rtol=1e-6, atol=1e-6 * float(expected.abs().max())):
-        raise InputError("the traced network computes something else than the network itself (a hook, or random numbers?)")
+        raise InputError(
+            "the traced network computes something else than the network itself (a hook, or random numbers?)"
+        )
     for op in graph.operators:
         for name in ("weight", "scale", "shift"):
             if isinstance(value := getattr(op, name), Tensor):
@@ -172,8 +174,10 @@ class _Tracer:
         rule = _RULES.get(name)
         result = None if rule is None else rule(self, node, arguments)
         if result is None:
-            where = f" ({node.target})" if node.op == "call_module" else ""
-            raise InputError(f"the operator {name}{where} cannot be written as C; docs/deployment-c.md lists those that can")
+            where = f" ({str(node.target)[2:]})" if node.op == "call_module" and node.target != "0" else ""
+            raise InputError(
+                f"the operator {name}{where} cannot be written as C; docs/deployment-c.md lists those that can"
+            )
         return result
 
     def called(self, node: fx.Node) -> tuple[str, Any]:

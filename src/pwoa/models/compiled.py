@@ -9,7 +9,7 @@ import subprocess
 import threading
 import weakref
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,7 +24,7 @@ from pwoa.storage.reading import TEXT_LIMIT, parse_json, read_bytes, read_json
 ARTEFACT, WEIGHTS = "artefact.json", "weights.bin"
 CODE = ("model.h", "model.c")
 """What is compiled of a folder."""
-FLAGS = ("-std=c11", "-O3", "-ffp-contract=fast", "-DMODEL_THREADS", "-pthread", "-shared", "-fPIC")
+FLAGS: tuple[str, ...] = ("-std=c11", "-O3", "-ffp-contract=fast", "-DMODEL_THREADS", "-pthread", "-shared", "-fPIC")
 HERE = "-march=native"
 LARGEST = 4 << 30
 """Bytes of weights."""
@@ -35,8 +35,8 @@ Images = TypeVar("Images", Tensor, NDArray[np.float32])
 def load_c(folder: str | Path, threads: int = 1) -> "CompiledModel":
     """Compile a folder that `write_c` made, once for all folders with the same code, and return it as a function.
 
-    Example: `logits = load_c("lenet-c")(images)`. The folder's own model.c is compiled and run: a folder from a stranger
-    is a program from a stranger. The compiler is `$CC`, cc, gcc or clang.
+    Example: `logits = load_c("lenet-c")(images)`. The folder's own model.c is compiled and run, so that a folder from a
+    stranger is a program from a stranger. The compiler is `$CC`, cc, gcc or clang.
     """
     folder = Path(folder)
     if not isinstance(threads, int) or not 1 <= threads <= MOST_THREADS:
@@ -77,11 +77,10 @@ class CompiledModel:
 
     def __call__(self, images: Images) -> Images:
         if isinstance(images, Tensor):
-            logits = self._run(images.detach().cpu().numpy())
-            return cast(Images, from_numpy(logits).to(images.device))
+            return from_numpy(self._run(images.detach().cpu().numpy())).to(images.device)
         return self._run(images)
 
-    def _run(self, images: Any) -> Any:
+    def _run(self, images: Any) -> NDArray[np.float32]:
         wanted = "[N, {}, {}, {}]".format(*self.shape)
         if not isinstance(images, np.ndarray):
             raise InputError(f"images are a float32 array or tensor {wanted}, not a {type(images).__name__}")
@@ -129,7 +128,7 @@ class CModel(nn.Module):
 def compiled(folder: Path) -> Path:
     """Return the library of a folder's code for this machine: from the cache, or compiled into it."""
     command, about = _compiler(), ["-dM", "-E", "-x", "c", os.devnull]
-    flags = (*FLAGS, HERE)
+    flags: tuple[str, ...] = (*FLAGS, HERE)
     if not (macros := _run([*command, HERE, *about])):  # they tell the compiler, and what this machine can do
         flags, macros = FLAGS, _run([*command, *about])
     sources = [read_bytes(folder / name, TEXT_LIMIT) for name in CODE]

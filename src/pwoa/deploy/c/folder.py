@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from pwoa.deploy.c.layout import pack
+from pwoa.deploy.c.blob import pack
 from pwoa.deploy.graph import trace
 from pwoa.errors import InputError
 from pwoa.models.border import evaluating

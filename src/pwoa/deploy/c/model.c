@@ -15,7 +15,6 @@
 
 #ifdef MODEL_THREADS
 #include <pthread.h>
-#include <sched.h>
 #include <stdatomic.h>
 #endif
 
@@ -855,20 +854,26 @@ struct model_state {
 };
 
 #ifdef MODEL_THREADS
-/* Wait until all threads are here. */
+/* Wait until all threads are here: awake for a moment, then asleep. */
 static void meet(model_state *state)
 {
     if (state->threads == 1)
         return;
-    unsigned round = atomic_load_explicit(&state->round, memory_order_acquire);
+    const unsigned round = atomic_load_explicit(&state->round, memory_order_acquire);
     if (atomic_fetch_add_explicit(&state->arrived, 1, memory_order_acq_rel) + 1 == (unsigned)state->threads) {
         atomic_store_explicit(&state->arrived, 0, memory_order_relaxed);
+        pthread_mutex_lock(&state->lock);
         atomic_fetch_add_explicit(&state->round, 1, memory_order_release);
+        pthread_cond_broadcast(&state->wake);
+        pthread_mutex_unlock(&state->lock);
         return;
     }
-    for (unsigned tries = 0; atomic_load_explicit(&state->round, memory_order_acquire) == round; tries++)
-        if (tries > 1000)
-            sched_yield();
+    for (int tries = 0; tries < 20000; tries++)
+        if (atomic_load_explicit(&state->round, memory_order_acquire) != round)
+            return;
+    pthread_mutex_lock(&state->lock);
+    while (atomic_load_explicit(&state->round, memory_order_acquire) == round) pthread_cond_wait(&state->wake, &state->lock);
+    pthread_mutex_unlock(&state->lock);
 }
 #else
 static void meet(model_state *state) { (void)state; }
