@@ -29,12 +29,11 @@ from pwoa.models.checkpoints.folder import (
 )
 from pwoa.models.checkpoints.hub import PREFIX
 from pwoa.models.checkpoints.inspection import guess_architecture, likeness
-from pwoa.models.checkpoints.packed import describe_packed, is_packed, read_packed
+from pwoa.models.checkpoints.packed import described_in, is_packed, read_packed
 from pwoa.models.factory import load_factory
 from pwoa.models.onnx import OnnxModel
 from pwoa.recipe import RECIPE, records_recipe
 from pwoa.recipe.settings import is_factory
-from pwoa.storage.reading import read_safetensors_metadata
 from pwoa.threat import Threat
 
 AUTO = "auto"
@@ -121,9 +120,8 @@ def trained_threat(source: Source) -> Threat | None:
         return None
     if (name := os.fspath(source)) == EMBEDDED:
         return EMBEDDED_THREAT
-    if is_packed(name):
-        threat = describe_packed(read_safetensors_metadata(Path(name)), name).get("threat")
-        return None if threat is None else Threat(**threat)
+    if about := described_in(name):
+        return Threat(**about["threat"]) if about.get("threat") else None
     beside = name if holds_model(name) else str(Path(name).parent) if Path(name).name == WEIGHTS else ""
     return recorded_threat(find_folder(beside), name) if beside else None
 
