@@ -12,7 +12,7 @@ from pwoa.storage.folder import unsealed
 from pwoa.storage.reading import open_file, read_json
 
 ABOUT = "artefact.json"
-"""Where an artefact that is a folder says what it is."""
+"""Where an artefact that is a folder says what it is, under the key `about`."""
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,8 @@ def read_about(path: str | Path) -> dict[str, Any]:
     """
     path = Path(path)
     if (path / ABOUT).is_file():
-        return unsealed(read_json(path / ABOUT), str(path / ABOUT))
+        whole = unsealed(read_json(path / ABOUT), str(path / ABOUT))
+        return {**about, "kind": whole.get("kind")} if isinstance(about := whole.get("about"), dict) else {}
     about = described_in(path)
     if about is None:
         raise InputError(f"{path} is not an artefact that pwoa exported")
