@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import re
+import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 from typer.testing import CliRunner
 
 import pwoa
@@ -22,6 +25,7 @@ from pwoa.errors import InputError
 from pwoa.models.checkpoints.folder import fingerprint
 from pwoa.models.load import load_model
 from pwoa.recipe import Recipe
+from pwoa.report.inspection import inspect
 from pwoa.runs.folder import Result, Run
 from pwoa.storage.folder import CHECKSUM, sealed
 from tests.conftest import TinyNet
@@ -81,6 +85,54 @@ def test_an_artefact_says_what_the_run_found(run: Result, tmp_path: Path) -> Non
         assert about["run"] == sealed(Run(run.folder).result())[CHECKSUM]
         assert about["model"] == fingerprint(run.model) == run.summary["model"]
         assert about["kind"] == kind
+
+
+def test_inspect_shows_what_an_artefact_is(run: Result, tmp_path: Path) -> None:
+    for kind in ("packed", "onnx"):
+        rows = dict(inspect(export(run, kind, tmp_path, images=10).path).rows)
+        assert rows["threat"] == "l∞ 0.3"
+        assert rows["accuracy in %"] == f"natural {run.summary['pruned']['natural']:.2f}" + (
+            f", PGD-2 {run.summary['pruned']['pgd2']:.2f}, worst case {run.summary['pruned']['worst']:.2f} (in torch)"
+        )
+        assert "of all 3,274,634 parameters are not zero" in rows["overall"]
+
+
+@pytest.mark.parametrize("module", ["onnx", "onnxscript", "onnxruntime"])
+def test_a_package_that_is_missing_is_named(module: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "pwoa.deploy.onnx_file", raising=False)
+    monkeypatch.setitem(sys.modules, module, None)
+    with pytest.raises(InputError, match=rf"need.* {module}.*pip install 'pwoa\[onnx\]'"):
+        export("embedded", "onnx", tmp_path, images=4)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_c_is_written_by_its_route_and_put_in_place_whole(
+    tiny_teacher: TinyNet, tiny_data: Data, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The route itself has its own tests; here something stands in for it that computes what torch does, or not."""
+    off = 0.0
+
+    def write_c(model: nn.Module, sample: Tensor, folder: Path, about: Any = None, images: Any = None) -> None:
+        assert (len(sample), len(images)) == (2, 8)
+        folder.mkdir(parents=True)
+        (folder / "model.c").write_text("int x;")
+        (folder / ABOUT).write_text(json.dumps(sealed({"kind": "c", "about": about})))
+
+    route = SimpleNamespace(write_c=write_c, load_c=lambda folder: lambda x: tiny_teacher(x) + off)
+    monkeypatch.setitem(sys.modules, "pwoa.deploy.c", route)
+    monkeypatch.delitem(sys.modules, "pwoa.deploy.c_folder", raising=False)
+    for _ in range(2):
+        made = export(tiny_teacher, "c", tmp_path, data=tiny_data)
+    assert [path.name for path in tmp_path.iterdir()] == ["c"]
+    assert made.sha256 == identity(tmp_path / "c")
+    assert read_about(made.path)["model"] == fingerprint(tiny_teacher)
+    with pytest.raises(InputError, match="holds another export"):
+        export(TinyNet(), "c", tmp_path, data=tiny_data)
+    off = 1.0
+    with pytest.raises(InputError, match="c does not compute what the model does"):
+        export(tiny_teacher, "c", tmp_path / "off", data=tiny_data)
+    assert not (tmp_path / "off").exists()
+    monkeypatch.delitem(sys.modules, "pwoa.deploy.c_folder")
 
 
 def test_other_weights_than_the_run_measured_have_no_measurements(run: Result, tmp_path: Path) -> None:

@@ -51,6 +51,14 @@ def test_weights_have_eight_bits_and_a_scale_for_each_channel(made: Artefact) ->
     assert {len(array) for array in weights} <= scales
 
 
+def test_logits_are_not_in_steps_of_eight_bits(made: Artefact, digits_data: Data) -> None:
+    x, _ = digits_data.test.batch(torch.arange(200))
+    logits = load_model(made.path, digits_data)(x)
+    assert len(logits.unique()) > 1900
+    assert made.check is not None
+    assert made.check.difference < 0.05
+
+
 def test_it_is_the_same_each_time(made: Artefact, digits_data: Data, tmp_path: Path) -> None:
     again = export("embedded", "int8", tmp_path, data=digits_data, images=200)
     assert again.sha256 == made.sha256

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+import json
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +22,9 @@ from pwoa.errors import InputError
 from pwoa.evaluation.measure import evaluate
 from pwoa.models.architectures.registry import ARCHITECTURES, build
 from pwoa.models.border import Normalised
-from pwoa.models.load import load_model
+from pwoa.models.load import load_model, trained_threat
 from pwoa.models.onnx import OnnxModel
+from pwoa.storage.folder import sealed, unsealed
 from tests.conftest import TinyNet
 
 WIDTHS = {"smallcnn": 0.5}
@@ -142,9 +143,21 @@ def test_the_same_export_gives_the_same_bytes(file: Path, tmp_path: Path) -> Non
     assert export("embedded", "onnx", tmp_path, images=50).path.read_bytes() == file.read_bytes()
 
 
-def test_what_is_known_of_threats_is_used_when_it_is_measured(file: Path, digits_data: Data) -> None:
-    scores = evaluate(file, digits_data, images=10, attacks="natural", checks=False, progress=False)
-    assert math.isclose(scores.threat.radius, 0.3)
+def test_it_is_measured_by_the_threat_it_was_made_for(tmp_path: Path, digits_data: Data) -> None:
+    made = export("embedded", "onnx", tmp_path, images=4)
+    assert trained_threat(made.path) == trained_threat("embedded")
+    graph = onnx.load(str(made.path))
+    about = unsealed(json.loads(graph.metadata_props[0].value), "it")
+    onnx_file.save(graph, made.path, about | {"threat": {"norm": "linf", "radius": 0.1, "step": 0.01}})
+    scores = evaluate(made.path, digits_data, images=10, attacks="natural", checks=False, progress=False)
+    assert scores.threat.radius == 0.1
+    graph.metadata_props[0].value = json.dumps(sealed(about | {"threat": "strong"}))
+    made.path.write_bytes(graph.SerializeToString())
+    with pytest.raises(InputError, match="threat in its description must be norm, radius and step"):
+        trained_threat(made.path)
+    made.path.write_bytes(made.path.read_bytes()[:-10])
+    with pytest.raises(InputError, match="protobuf is damaged"):
+        trained_threat(made.path)
 
 
 class Branches(nn.Module):

@@ -64,9 +64,9 @@ def pruned(draw: st.DrawFn) -> Tensor:
     """A tensor of some shape with some part of it kept, and numbers that are hard to store among those."""
     shape = draw(st.lists(st.integers(1, 13), min_size=1, max_size=4))
     chance = torch.Generator().manual_seed(draw(st.integers(0, 2**32)))
-    value = torch.randn(shape, generator=chance) * 10 ** draw(st.integers(-6, 3))
+    value = torch.randn(shape, generator=chance) * float(10 ** draw(st.integers(-6, 3)))
     kept = torch.rand(shape, generator=chance) < draw(st.sampled_from([0.0, 0.05, 0.5, 0.9, 1.0]))
-    value = value * kept  # which leaves zeros of either sign
+    value = value.mul_(kept)  # which leaves zeros of either sign
     flat = value.view(-1)[: len(SPECIAL)]
     flat.copy_(SPECIAL[: len(flat)])
     return value
@@ -174,7 +174,7 @@ def test_shared_weights_are_written_once_and_stay_shared(tmp_path: Path) -> None
     }
     loaded = load_model(made.path, architecture=Tied())
     assert equal(loaded, model)
-    assert loaded.out.weight is loaded.first.weight
+    assert loaded.get_parameter("out.weight") is loaded.get_parameter("first.weight")
     with pytest.raises(InputError, match="which only your own code can build: give it as architecture="):
         load_model(made.path)
 

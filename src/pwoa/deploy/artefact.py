@@ -6,15 +6,14 @@ from pathlib import Path
 from typing import Any
 
 from pwoa.errors import InputError, counted
-from pwoa.models.checkpoints.packed import KEY, describe_packed, is_packed
-from pwoa.models.onnx import OnnxModel
+from pwoa.models.checkpoints.packed import described_in
 from pwoa.storage.folder import unsealed
 from pwoa.storage.identity import files_in
 from pwoa.storage.identity import identity as identity
-from pwoa.storage.reading import parse_json, read_json, read_safetensors_metadata
+from pwoa.storage.reading import read_json
 
 ABOUT = "artefact.json"
-"""Where an artefact that is a folder says what it is."""
+"""Where an artefact that is a folder says what it is, under the key `about`."""
 
 
 @dataclass(frozen=True)
@@ -79,11 +78,10 @@ def read_about(path: str | Path) -> dict[str, Any]:
     Example: `read_about("runs/mine/export/model.onnx")["rate"]`.
     """
     path = Path(path)
-    name = f"the description in {path}"
-    if is_packed(path):
-        return describe_packed(read_safetensors_metadata(path), str(path))
-    if path.suffix == ".onnx":
-        return unsealed(parse_json(OnnxModel(path).metadata().get(KEY, ""), name), name)
     if (path / ABOUT).is_file():
-        return unsealed(read_json(path / ABOUT), str(path / ABOUT))
-    raise InputError(f"{path} is not an artefact that pwoa exported")
+        whole = unsealed(read_json(path / ABOUT), str(path / ABOUT))
+        return {**about, "kind": whole.get("kind")} if isinstance(about := whole.get("about"), dict) else {}
+    about = described_in(path)
+    if about is None:
+        raise InputError(f"{path} is not an artefact that pwoa exported")
+    return about

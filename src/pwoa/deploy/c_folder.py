@@ -1,4 +1,4 @@
-"""A model as a folder of C code, put in place whole."""
+"""A model as a folder of C code, which says what it is in its artefact.json."""
 
 import os
 import shutil
@@ -7,34 +7,31 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from pwoa.deploy.artefact import ABOUT
 from pwoa.deploy.export import Draft
 from pwoa.deploy.original import Original
-from pwoa.storage.folder import naming, sealed, to_json, unsealed
-from pwoa.storage.reading import read_json
+from pwoa.storage.folder import naming
+
+_route: Any = import_module("pwoa.deploy.c")
 
 
 def draft(original: Original) -> Draft:
     """Write a model as C code, and compile it to see what it computes."""
-    route = import_module("pwoa.deploy.c")
 
-    def write(folder: Path) -> None:
-        route.write_c(original.model, original.sample, folder, images=original.sample)
-
-    with tempfile.TemporaryDirectory() as temporary:
-        write(Path(temporary) / "c")
-        compiled = route.load_c(Path(temporary) / "c")
+    def write(folder: Path, about: dict[str, Any]) -> None:
+        _route.write_c(original.model, original.sample, folder, about=about, images=original.images_to_test)
 
     def save(path: Path, about: dict[str, Any]) -> None:
-        aside = path.with_name(f".{os.urandom(8).hex()}.part")
+        aside, before = (path.with_name(f".{os.urandom(8).hex()}.part") for _ in range(2))
         try:
+            write(aside, about)
             with naming(path.parent):
-                write(aside)
-                own = unsealed(read_json(aside / ABOUT), ABOUT)
-                (aside / ABOUT).write_text(to_json(sealed({**own, **about})), encoding="utf-8")
-                shutil.rmtree(path, ignore_errors=True)  # the same export, as was checked
-                os.replace(aside, path)
+                if path.exists():  # the same export, as was checked
+                    os.rename(path, before)
+                os.rename(aside, path)
         finally:
-            shutil.rmtree(aside, ignore_errors=True)
+            for leftover in (aside, before):
+                shutil.rmtree(leftover, ignore_errors=True)
 
-    return Draft(compiled, save, exact=True)
+    with tempfile.TemporaryDirectory() as temporary:
+        write(Path(temporary) / "c", {})
+        return Draft(_route.load_c(Path(temporary) / "c"), save, exact=True)

@@ -123,10 +123,11 @@ def exports(
     for kind in dict.fromkeys(kinds):
         own = {"kind": kind, **({"values": values or "float32"} if kind == "packed" else {})}
         _check_place(folder / WRITERS[kind].name, original, own)
-    return (_export(original, kind, folder, values) for kind in dict.fromkeys(kinds))
+    return (write(original, kind, folder, values) for kind in dict.fromkeys(kinds))
 
 
-def _export(original: Original, kind: str, folder: Path, values: str | None) -> Artefact:
+def write(original: Original, kind: str, folder: Path, values: str | None = None) -> Artefact:
+    """Write a model that was loaded before as one kind of artefact into a folder."""
     writer = WRITERS[kind]
     if writer.needs_images and original.data is None:
         raise InputError(f"{kind} is made and compared on images: {original.missing}")

@@ -38,6 +38,10 @@ def draft(original: Original) -> Draft:
 
 def to_onnx(model: nn.Module, sample: Tensor, classes: int) -> Any:
     """Return the graph of a model in eval mode; nothing in it names a place on this machine."""
+    try:
+        import onnxscript  # noqa: F401  # which torch's exporter needs
+    except ImportError:
+        raise InputError("exporting to ONNX needs onnxscript: pip install 'pwoa[onnx]'") from None
     network = _Logits(fold(model), classes)
     try:
         with quiet(), torch.no_grad():

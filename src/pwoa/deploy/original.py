@@ -90,6 +90,12 @@ class Original:
         return x if len(x) == 2 else x.repeat(2, 1, 1, 1)
 
     @property
+    def images_to_test(self) -> Tensor:
+        """A few test images, for an artefact that keeps some to be tested with."""
+        few = self.test.first(8)
+        return few.batch(torch.arange(len(few)))[0]
+
+    @property
     def classes(self) -> int:
         """The classes of the data."""
         return self._data.classes

@@ -128,10 +128,8 @@ def trained_threat(source: Source) -> Threat | None:
         return None
     if (name := os.fspath(source)) == EMBEDDED:
         return EMBEDDED_THREAT
-    if kind_of(name) in EXPORTED:
-        said = said_of(Path(name))
-        check_description(said, name, "its description")
-        return Threat(**said["threat"]) if said.get("threat") else None
+    if about := said_of(Path(name)):
+        return Threat(**about["threat"]) if about.get("threat") else None
     beside = name if holds_model(name) else str(Path(name).parent) if Path(name).name == WEIGHTS else ""
     return recorded_threat(find_folder(beside), name) if beside else None
 

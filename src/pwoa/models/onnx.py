@@ -72,13 +72,6 @@ class OnnxModel(nn.Module):
             "written by": meta.producer_name or "unknown",
         }
 
-    def metadata(self) -> dict[str, str]:
-        """Return what the file says of its model, by name; nothing if that is no text."""
-        try:
-            return dict(self._session(CPU).get_modelmeta().custom_metadata_map)
-        except UnicodeDecodeError:
-            return {}
-
     def __deepcopy__(self, memo: dict[int, Any]) -> "OnnxModel":
         return self
 

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
-from pwoa.errors import InputError
-from pwoa.models.checkpoints.folder import holds_model, read_description
-from pwoa.models.checkpoints.packed import KEY, describe_packed, is_packed
-from pwoa.models.compiled import ARTEFACT
-from pwoa.models.onnx import OnnxModel
+from pwoa.models.checkpoints.folder import check_description, holds_model, read_description
+from pwoa.models.checkpoints.packed import described_in
+from pwoa.models.compiled import ARTEFACT, is_c
 from pwoa.recipe import records_recipe
-from pwoa.storage.reading import parse_json, read_json, read_safetensors_metadata
+from pwoa.storage.folder import unsealed
+from pwoa.storage.reading import read_json
 
 _ABOVE = 2
 """How far above an artefact its run may be: it lies in RUN/export."""
@@ -23,7 +23,7 @@ def twin_of(artefact: str | Path) -> Path | None:
     Example: `twin_of("runs/mine/export/model.onnx")`. A file cannot name its twin: a name in it could be of anything.
     """
     path = Path(artefact)
-    if path.suffix != ".onnx" and not (path / ARTEFACT).is_file() and not is_packed(path):
+    if not os.path.exists(path):  # of any name, also one that no file can have
         return None
     for folder in path.resolve().parents[:_ABOVE]:
         if records_recipe(folder) and holds_model(folder):
@@ -33,13 +33,11 @@ def twin_of(artefact: str | Path) -> Path | None:
 
 
 def said_of(path: Path) -> dict[str, Any]:
-    """Return what an artefact says of itself; nothing if that is not ours."""
-    try:
-        if is_packed(path):
-            return describe_packed(read_safetensors_metadata(path), str(path))
-        said = (
-            read_json(path / ARTEFACT) if path.is_dir() else parse_json(OnnxModel(path).metadata().get(KEY, "{}"), "")
-        )
-    except InputError:
+    """Return what an artefact says of its model, checked; nothing of what is no artefact."""
+    if not is_c(path):
+        return described_in(path) or {}
+    about = unsealed(read_json(path / ARTEFACT), str(path / ARTEFACT)).get("about")
+    if not isinstance(about, dict):
         return {}
-    return said if isinstance(said, dict) else {}
+    check_description(about, str(path), ARTEFACT)
+    return about

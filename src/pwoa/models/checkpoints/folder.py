@@ -185,6 +185,10 @@ def _is_whole(value: Any) -> bool:
     return type(value) is int and 0 <= value < 1 << 63
 
 
+def _is_accuracy(value: Any) -> bool:
+    return isinstance(value, dict) and all(map(_is_number, value.values()))
+
+
 def _is_left_out(value: Any) -> bool:
     return isinstance(value, dict) and all(isinstance(text, str) for text in value.values())
 
@@ -198,6 +202,7 @@ _FIELDS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "normalisation": (_is_normalisation, "lists of numbers, mean and std"),
     "threat": (_is_threat, "norm, radius and step"),
     "sparsity": (_is_sparsity, "the total and kept weights of each layer"),
+    "accuracy": (_is_accuracy, "numbers by attack"),
     "parameters": (_is_count, "a whole number above 0"),
     "nonzero": (_is_size, "a whole number"),
     "left_out": (_is_left_out, "names with the reasons why they are not pruned"),

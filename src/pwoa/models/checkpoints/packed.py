@@ -16,6 +16,7 @@ from torch import Tensor
 
 from pwoa.errors import InputError, did_you_mean, first_line
 from pwoa.models.checkpoints.folder import Held, check_description, state_fingerprint
+from pwoa.models.graphs import read_metadata
 from pwoa.storage import reading
 from pwoa.storage.folder import sealed, unsealed
 from pwoa.storage.reading import parse_json
@@ -103,22 +104,31 @@ def is_packed(path: str | Path) -> bool:
 def read_packed(path: Path) -> Held:
     """Read a packed file: the description of the model, checked, and its tensors."""
     content, metadata = reading.read_safetensors(path)
-    about = describe_packed(metadata, str(path))
+    about = _description(metadata, str(path))
     try:
         parts = load(content)
     except Exception as error:  # what torch makes of a type or a shape
         raise InputError(f"{path} is not a safetensors file: {first_line(error)}") from None
-    tensors = unpack(parts, about["packed"], str(path))
+    tensors = unpack(parts, about.get("packed"), str(path))
     if about.get("fingerprint") != _fingerprint(tensors, about["packed"]):
         raise InputError(f"{path} is damaged: its weights are not those that it describes (another fingerprint)")
     return Held(about, tensors)
 
 
-def describe_packed(metadata: Mapping[str, str], source: str) -> dict[str, Any]:
-    """Return the description in the metadata of a packed file, checked."""
-    about = unsealed(parse_json(metadata.get(KEY, ""), f"the description in {source}"), f"the description in {source}")
-    if "packed" not in about or "architecture" not in about:
-        raise InputError(f"{source} is not a packed model: its description names no architecture")
+def described_in(path: str | Path) -> dict[str, Any] | None:
+    """Return the description of its model that a packed or an ONNX file of ours holds, checked; None of any other."""
+    path = Path(path)
+    if path.suffix == ".onnx" and path.is_file():
+        metadata = read_metadata(path)
+        return _description(metadata, str(path)) if KEY in metadata else None
+    return _description(reading.read_safetensors_metadata(path), str(path)) if is_packed(path) else None
+
+
+def _description(metadata: Mapping[str, str], source: str) -> dict[str, Any]:
+    where = f"the description in {source}"
+    about = unsealed(parse_json(metadata.get(KEY, ""), where), where)
+    if "architecture" not in about:
+        raise InputError(f"{source} has a description that names no architecture")
     check_description(about, source, "its description")
     return about
 
