@@ -21,7 +21,6 @@ from pwoa.models.checkpoints.folder import (
     CONFIG,
     DESCRIPTION,
     WEIGHTS,
-    check_description,
     find_folder,
     holds_model,
     read_description,
