@@ -141,6 +141,8 @@ class TestReplica:
 class Constant(nn.Module):
     """Always the same class."""
 
+    logits: Tensor
+
     def __init__(self, number: int) -> None:
         super().__init__()
         self.register_buffer("logits", torch.eye(3)[number])
