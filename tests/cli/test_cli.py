@@ -347,7 +347,8 @@ def test_evaluate_an_onnx_file(nets: Path, digits: Path, tmp_path: Path, monkeyp
     code, _, err = call(*command, tmp_path / "d", "--attacks", "pgd20")
     assert (code, err) == (
         2,
-        "error: pgd20 needs gradients, which this model has not; use natural, square, square-paper, transfer\n",
+        "error: pgd20 needs gradients, which this model has not; use natural, square, square-paper, transfer, "
+        "replica\n",
     )
 
 

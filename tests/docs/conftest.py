@@ -28,6 +28,8 @@ from pwoa.attacks.square import square_rounds
 from pwoa.data.catalog import Dataset
 from pwoa.data.formats import Split
 from pwoa.data.store import find, load_official
+from pwoa.deploy import bench
+from pwoa.deploy.routes import ROUTES
 from pwoa.methods import METHODS
 from pwoa.models.architectures.registry import ARCHITECTURES, build
 from pwoa.models.border import Normalised
@@ -240,6 +242,16 @@ def sweeps_at_once(patch: pytest.MonkeyPatch) -> None:
     patch.setattr("pwoa.sweep.expand", first_points)
 
 
+def quick_benchmarks(patch: pytest.MonkeyPatch) -> None:
+    """Let a benchmark time each route once, and leave out what takes long to prepare."""
+    time_in_turns = bench._time_in_turns
+    patch.setattr(bench, "ROUNDS", 1)
+    patch.setattr(bench, "peak_memory", lambda *given: None)
+    patch.setattr(bench, "_time_in_turns", lambda lanes, seconds, progress: time_in_turns(lanes, 0.01, progress))
+    for name in ("torch-compiled", "openvino", "int8"):
+        patch.setitem(ROUTES, name, dataclasses.replace(ROUTES[name], missing=lambda: "not in the tests of documents"))
+
+
 def save_onnx(path: Path) -> None:
     """Write a linear classifier of digits."""
     with torch.random.fork_rng(devices=[]):
@@ -294,6 +306,7 @@ def workshop(
         patch.setattr("pwoa.recipe._PRESETS", quick_presets(tmp_path_factory.mktemp("presets")))
         short_attacks(patch)
         sweeps_at_once(patch)
+        quick_benchmarks(patch)
         trained = train(pwoa.load_data("cifar10"))
         libraries(patch, trained)
         pushed = hub(patch, folder / "hub")

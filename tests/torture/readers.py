@@ -38,6 +38,7 @@ from torch import nn
 from pwoa.data.cifar import read_cifar10_binary, read_cifar10_python
 from pwoa.data.formats import Blob, read_idx, read_members
 from pwoa.data.load import load_data
+from pwoa.deploy.export import export
 from pwoa.errors import InputError
 from pwoa.evaluation.scores import load_verdicts, save_verdicts
 from pwoa.models.architectures.registry import build
@@ -47,7 +48,7 @@ from pwoa.models.onnx import OnnxModel
 from pwoa.recipe import Recipe, load_recipe, to_toml
 from pwoa.report.inspection import inspect
 from pwoa.share.publish import save_pretrained
-from pwoa.storage.folder import save_rows
+from pwoa.storage.folder import save_rows, sealed, unsealed
 from pwoa.sweep.grid import expand
 from pwoa.threat import parse_radii
 from tests.torture.mutations import mutate, mutate_json, mutate_pickle, mutate_toml
@@ -88,6 +89,13 @@ def _state() -> dict[str, Any]:
     return {"state_dict": state, "epoch": 3, "acc": 91.5, "optimizer": {"state": {0: {"step": 1}}, "param_groups": []}}
 
 
+def _pruned(model: nn.Module) -> nn.Module:
+    for parameter in model.parameters():
+        if parameter.dim() > 1:
+            parameter.data[parameter.abs() < parameter.abs().quantile(0.9)] = 0
+    return model
+
+
 def _saved(content: Any, **options: Any) -> bytes:
     buffer = io.BytesIO()
     torch.save(content, buffer, **options)
@@ -119,6 +127,23 @@ def _damaged_header(content: bytes, chance: random.Random) -> bytes:
     return len(header).to_bytes(8, "little") + header + content[8 + length :]
 
 
+def _damaged_table(content: bytes, chance: random.Random) -> bytes:
+    """Damage the table of a packed file's tensors, or what is beside it, and write its checksum anew."""
+    length = int.from_bytes(content[:8], "little")
+    header = json.loads(content[8 : 8 + length])
+    about = unsealed(json.loads(header["__metadata__"]["pwoa"]), "it")
+    try:
+        if chance.random() < 0.8:
+            about["packed"] = json.loads(mutate_json(json.dumps(about["packed"]).encode(), chance))
+        else:
+            about = json.loads(mutate_json(json.dumps(about).encode(), chance))
+        header["__metadata__"]["pwoa"] = json.dumps(sealed(about))
+    except (ValueError, TypeError, AttributeError):  # no JSON any more, or no object
+        return mutate(content, chance)
+    head = json.dumps(header).encode()
+    return len(head).to_bytes(8, "little") + head + content[8 + length :]
+
+
 def _damaged_inside(pack: Callable[[bytes], bytes], unpack: Callable[[bytes], bytes]) -> Any:
     return lambda content, chance: pack(mutate(unpack(content), chance))
 
@@ -126,6 +151,11 @@ def _damaged_inside(pack: Callable[[bytes], bytes], unpack: Callable[[bytes], by
 def _read_checkpoint(path: Path) -> None:
     inspect_checkpoint(path)
     load_model(path, architecture=Net())
+
+
+def _read_packed(path: Path) -> None:
+    load_model(path)
+    inspect(path)
 
 
 def _read_folder(path: Path) -> None:
@@ -181,6 +211,7 @@ def parts(folder: Path) -> dict[str, Part]:
             (images / split / kind).mkdir(parents=True)
             (images / split / kind / f"0.{kind.lower()}").write_bytes(_image(kind))
     save_pretrained(build("smallcnn", 10, 1, 0.05), model)
+    packed = export(_pruned(build("smallcnn", 10, 1, 0.05)), "packed", folder / "export", values="int8").path
     save_verdicts(folder / "v", {"natural": torch.rand(50) > 0.5, "pgd20": torch.rand(50) > 0.5}, {"threat": {"a": 1}})
     zipped, legacy = _saved(_state()), _saved(_state(), _use_new_zipfile_serialization=False)
     idx = b"\0\0\x08\x03" + b"".join(size.to_bytes(4, "big") for size in (4, 3, 4)) + PIXELS.tobytes()
@@ -194,6 +225,9 @@ def parts(folder: Path) -> dict[str, Part]:
         "torch": Part("a.pt", zipped, _read_checkpoint, (mutate, _damaged_archive, _damaged_archive), 4),
         "torch, the older form": Part("b.pt", legacy, _read_checkpoint, (mutate, _damaged_legacy), 4),
         "safetensors": Part("a.safetensors", weights, inspect_checkpoint, (mutate, _damaged_header), 2),
+        "packed": Part(
+            "a.packed.safetensors", packed.read_bytes(), _read_packed, (mutate, _damaged_header, _damaged_table), 2
+        ),
         "ONNX": Part("a.onnx", _onnx(), _read_onnx, weight=2),
         "a model's description": Part(
             "model/config.json", (model / "config.json").read_bytes(), _read_folder, (mutate, mutate_json), 2

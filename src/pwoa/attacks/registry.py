@@ -23,7 +23,7 @@ from pwoa.attacks.problem import TARGETS, Problem, Round, Rounds
 from pwoa.attacks.square import QUERIES, square, square_rounds
 from pwoa.errors import InputError
 
-NATURAL, AUTOATTACK, TRANSFER, STRONG = "natural", "autoattack", "transfer", "strong"
+NATURAL, AUTOATTACK, TRANSFER, REPLICA, STRONG = "natural", "autoattack", "transfer", "replica", "strong"
 SETS = {"paper": (NATURAL, "fgsm", "pgd10", "pgd20", "cw", AUTOATTACK)}
 """Names that stand for several measures; `paper` is the six of the paper."""
 
@@ -161,5 +161,6 @@ for _attack in (
     Attack("apgd-dlr", "APGD-DLR", run=apgd_dlr, calls=STEPS),
     Attack(STRONG, "strong", run=strong, rounds=strong_rounds, calls=STRONG_CALLS),
     Attack(TRANSFER, "transfer", parts=("apgd-ce", "apgd-t"), needs_gradients=False, on_surrogate=True),
+    Attack(REPLICA, "replica", parts=("apgd-ce", "apgd-t"), needs_gradients=False, on_surrogate=True),
 ):
     register(_attack)

@@ -24,7 +24,7 @@ from pwoa.errors import InputError, counted
 
 ATTACKS_HELP = (
     "natural, fgsm, pgdN, cw, cwN, autoattack or its parts (apgd-ce, apgd-t, fab-t, square), square-paper, strong, "
-    "transfer; paper is the paper's six measures. Else those of the run's recipe, then strong."
+    "transfer, replica; paper is the paper's six measures. Else those of the run's recipe, then strong."
 )
 
 
@@ -32,7 +32,8 @@ def evaluate(
     model: Annotated[
         str,
         typer.Argument(
-            help="A run, a model folder, hf:owner/name, a checkpoint, FILE.py:CLASS, MODULE:FUNCTION, or an .onnx file."
+            help="A run, a model folder, hf:owner/name, a checkpoint, FILE.py:CLASS, MODULE:FUNCTION, an .onnx file, "
+            "or what pwoa export wrote."
         ),
     ],
     arch: ArchOption = None,
@@ -47,6 +48,9 @@ def evaluate(
     radii: Annotated[str | None, typer.Option(help="A security curve over these radii, as 0,2/255,8/255.")] = None,
     surrogate: Annotated[str | None, typer.Option(help="The model the attack transfer searches on; as MODEL.")] = None,
     surrogate_arch: Annotated[str | None, typer.Option(help="Its architecture, if it is a checkpoint.")] = None,
+    twin: Annotated[
+        str | None, typer.Option(help="What an exported MODEL was made from, to compare with; its run is found.")
+    ] = None,
     checks: Annotated[bool | None, typer.Option(help="Look for signs that the accuracy is too high.")] = None,
     precision: Annotated[str | None, typer.Option(help="auto, or float32: search in float32 as well.")] = None,
     batch: Annotated[int | None, typer.Option(help="Images at a time.")] = None,
@@ -89,6 +93,7 @@ def evaluate(
         settings=changes,
         surrogate=surrogate,
         surrogate_architecture=surrogate_arch,
+        twin=twin,
         architecture=arch,
         checkpoint=checkpoint,
         mean=means,
@@ -126,7 +131,17 @@ def _print_scores(scores: Any, title: str) -> None:
 
     print_table(evaluation_table(score_rows(scores), title))
     print_notes(scores, scores.threat)
+    for found in scores.agreement:
+        print(_agreement_text(found))
     print_warnings([(finding.check, finding.message) for finding in scores.findings])
+
+
+def _agreement_text(found: Any) -> str:
+    """Say how the answers are to those of the model's twin."""
+    on = "natural images" if found.attack == "natural" else f"the twin's examples by {found.attack}"
+    ours, theirs = (f"{100 * right / found.images:.2f} %" for right in (found.right, found.right_of_twin))
+    same = f"the same class on {found.same_class:,} of {found.images:,}, the same verdict on {found.same_verdict:,}"
+    return f"as its twin, {on}: {same}; accuracy {ours}, the twin's {theirs}"
 
 
 def _plot_curve(scores: Any, path: Path) -> None:

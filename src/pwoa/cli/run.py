@@ -211,12 +211,26 @@ def demo(
     for attack, words in (("pgd20", "under PGD-20"), ("worst", "in the worst case")):
         ours, naive = (100 * result[name][attack] / result["teacher"][attack] for name in ("pwoa", "naive"))
         print(f"Of the teacher's accuracy {words}, PwoA keeps {ours:.0f} %, naive pruning {naive:.0f} %.")
+    print(_shipped(result["deployment"]))
     try:
         accuracy_bars(rows, title, out / "robustness.png", result["fewer"])
         say(f"plot: {out / 'robustness.png'}")
     except InputError as error:
         say(str(error))
     say(f"run folder: {out}  ({result['seconds']:.0f} s)")
+
+
+def _shipped(found: Mapping[str, Any]) -> str:
+    """Say in a line or two how large and fast the pruned network is as C, beside the dense one; or how to see it."""
+    if "missing" in found:
+        return f"The size and speed of the pruned LeNet as C are not shown: {one_line(found['missing'])}."
+    dense, ours = found["dense"], found["c"]
+    smaller, faster = (dense[key] / ours[key] for key in ("bytes", "milliseconds"))
+    return (
+        f"As C the pruned LeNet has {ours['bytes'] / 1e6:.2f} MB of weights and takes {ours['milliseconds']:.3g} ms "
+        f"for an image on one thread;\nthe dense one in torch has {dense['bytes'] / 1e6:.2f} MB and takes "
+        f"{dense['milliseconds']:.3g} ms: {smaller:.1f} times as large, {faster:.1f} times as slow."
+    )
 
 
 def _leave_to_the_first() -> NoReturn:

@@ -24,6 +24,7 @@ from torch import Tensor
 from pwoa.attacks.autoattack import ROBUST, State
 from pwoa.attacks.registry import NATURAL, STRONG, find_attack
 from pwoa.errors import InputError, first_line
+from pwoa.evaluation.agreement import Agreement
 from pwoa.evaluation.checks import Finding
 from pwoa.evaluation.robustness import Measurement
 from pwoa.evaluation.scores import FILE, Scores, load_verdicts, save_verdicts
@@ -169,7 +170,8 @@ def _scores_from(named: Mapping[str, Tensor], result: Mapping[str, Any], threat:
         own = radius == threat.radius
         points.append(main if own else _point_from(at[f"{radius:.6g}"], rows, threat.at_radius(radius)))
     findings = tuple(Finding(**warning) for warning in result["warnings"])
-    return dataclasses.replace(main, findings=findings, curve=tuple(points))
+    same = tuple(Agreement(**one) for one in result.get("agreement", []))
+    return dataclasses.replace(main, findings=findings, curve=tuple(points), agreement=same)
 
 
 def _point_from(named: Mapping[str, Tensor], rows: Sequence[Mapping[str, Any]], threat: Threat) -> Scores:

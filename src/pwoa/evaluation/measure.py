@@ -23,6 +23,7 @@ from pwoa.data.images import Data
 from pwoa.data.load import load_data
 from pwoa.devices import choose_device, exact_float32
 from pwoa.errors import InputError, counted
+from pwoa.evaluation.agreement import Agreement, agreement
 from pwoa.evaluation.behaviour import check_behaviour, check_modes
 from pwoa.evaluation.checks import Finding, affordable, check_attacks, check_curve, warn_of
 from pwoa.evaluation.folder import EvaluationFolder
@@ -31,7 +32,8 @@ from pwoa.evaluation.robustness import Measurement, robustness, work
 from pwoa.evaluation.scores import Scores
 from pwoa.evaluation.subject import Subject, curve_threats
 from pwoa.models.border import as_logits, evaluating
-from pwoa.models.load import load_model, trained_threat
+from pwoa.models.load import EXPORTED, kind_of, load_model, trained_threat
+from pwoa.models.twins import twin_of
 from pwoa.progress import Pace, Progress, choose_progress
 from pwoa.recipe import (
     MAY_BE_CODE,
@@ -44,6 +46,7 @@ from pwoa.recipe import (
     records_recipe,
 )
 from pwoa.recipe.settings import merge
+from pwoa.storage.identity import identity
 from pwoa.threat import Threat
 
 AUTO = "auto"
@@ -65,6 +68,7 @@ def evaluate(
     settings: Mapping[str, Any] | None = None,
     surrogate: nn.Module | str | Path | None = None,
     surrogate_architecture: str | None = None,
+    twin: nn.Module | str | Path | None = None,
     architecture: str | nn.Module | None = None,
     checkpoint: str | Path | None = None,
     mean: Sequence[float] | None = None,
@@ -87,7 +91,8 @@ def evaluate(
     threat: the attacker; None takes that of the recipe.
     recipe, settings: whence the other settings come; else from the run, or the defaults with the threat that the model
         was trained for, as its folder says, or that is usual for the data.
-    surrogate: the model that the attack `transfer` searches on.
+    surrogate: the model that the attack `transfer` searches on. twin: the same, for an exported model: the network it
+        was made from, whose answers its own are compared with. A run that the artefact lies in is found by itself.
     folder: where result.json and the verdicts are kept; the same folder again resumes what was broken off. `auto`
         chooses one under runs/evaluate; None keeps nothing.
     progress: by default bars on a terminal and nothing elsewhere; False shows nothing, True lines everywhere.
@@ -96,23 +101,20 @@ def evaluate(
     progress = choose_progress(progress)
     if not isinstance(threat, (Threat, NoneType)):
         raise InputError(f"the threat must be as pwoa.Threat('linf', 0.3, 0.01), not {threat!r}")
-    for role, network in (("model", model), ("surrogate", surrogate)):
-        if not isinstance(network, (nn.Module, str, Path)) and not (network is None and role == "surrogate"):
-            raise InputError(f"the {role} must be an nn.Module or the name of a model, not a {type(network).__name__}")
-    if surrogate_architecture is not None and not isinstance(surrogate, (str, Path)):
-        raise InputError("--surrogate-arch goes with --surrogate MODEL (in Python: with the name of one)")
+    _check_models(model, surrogate, surrogate_architecture, twin)
     short = {"attacks": attacks, "radii": radii, "images": images, "batch": batch, "seed": seed}
     short |= {"precision": precision, "checks": checks}
     changes = merge(settings, {f"evaluation.{key}": value for key, value in short.items()})
-    plan = _plan(model, data, recipe).with_settings(changes)
+    home = None if isinstance(model, nn.Module) else twin_of(model)
+    plan = _plan(home or model, data, recipe).with_settings(changes)
     given_attacks = "evaluation.attacks" in changes or recipe is not None
     loaded = load_data(
         plan.data.name if data is None else data,
         data_folder=data_folder or (plan.data.folder if data is None else None) or None,
         progress=progress.reach,
     )
-    trained = trained_threat(model)
-    if data is not None and recipe is None and not _is_run(model):
+    trained = trained_threat(home or model)
+    if data is not None and recipe is None and not _is_run(home or model):
         plan = dataclasses.replace(plan, threat=_usual_threat(loaded, trained, changes))
         chosen = threat or trained or any(key.partition(".")[0] == "threat" for key in changes)
         if not chosen and not preset_for(loaded.name):
@@ -125,10 +127,15 @@ def evaluate(
     where = choose_device(device)
     source = copy.deepcopy(model) if isinstance(model, nn.Module) else model  # loading sets it to eval mode
     network = load_model(source, loaded, architecture=architecture, checkpoint=checkpoint, mean=mean, std=std)
-    other = surrogate
+    if twin is None and surrogate is None and (twin := home) is not None:
+        progress.say(f"its twin, the network that it was exported from, is that of {home}")
+    other = surrogate if twin is None else twin
     if isinstance(other, (str, Path)):
         other = load_model(other, loaded, architecture=surrogate_architecture)
-    subject = Subject.of(network, loaded, plan.evaluation.images, where, other)
+    subject = Subject.of(network, loaded, plan.evaluation.images, where, other, twin is not None)
+    if not isinstance(model, nn.Module) and kind_of(model) in EXPORTED:
+        subject = dataclasses.replace(subject, hashes={"artefact": identity(model)})
+        progress.say(f"exported model: SHA-256 {subject.hashes['artefact']}")
     evaluation = plan.seeded_evaluation()
     named = "evaluation.attacks" in changes and "evaluation.strong" not in changes
     evaluation = dataclasses.replace(
@@ -165,6 +172,16 @@ def _plan(model: Any, data: Any, recipe: str | Path | Recipe | None) -> Recipe:
     if plan.data.name == "custom" and data is None:
         raise InputError(f"{model} was made from data given in Python; give --data, or use pwoa.evaluate there")
     return plan
+
+
+def _check_models(model: Any, surrogate: Any, surrogate_architecture: str | None, twin: Any) -> None:
+    for role, network in (("model", model), ("surrogate", surrogate), ("twin", twin)):
+        if not isinstance(network, (nn.Module, str, Path)) and not (network is None and role != "model"):
+            raise InputError(f"the {role} must be an nn.Module or the name of a model, not a {type(network).__name__}")
+    if surrogate is not None and twin is not None:
+        raise InputError("a twin is a surrogate too; give one of them, --twin or --surrogate")
+    if surrogate_architecture is not None and not isinstance(surrogate, (str, Path)):
+        raise InputError("--surrogate-arch goes with --surrogate MODEL (in Python: with the name of one)")
 
 
 def _usual_threat(data: Data, trained: Threat | None, changes: Mapping[str, Any]) -> Threat:
@@ -221,6 +238,8 @@ def measure(
             place.begin()
         try:
             scores = _attack(subject, evaluation, threat, measurements, place, task, progress)
+            if subject.twin:
+                scores = dataclasses.replace(scores, agreement=_agreement(subject, evaluation, threat, progress))
             if evaluation.checks:
                 findings = _findings(subject, scores, evaluation.seed, progress)
                 scores = dataclasses.replace(scores, findings=tuple(findings))
@@ -285,6 +304,7 @@ def _attack(
             seed=evaluation.seed,
             precision=evaluation.precision,
             surrogate=subject.surrogate,
+            replica=subject.replica,
             strong=strong,
             advance=progress.advance,
             measured=measurements[number],
@@ -297,6 +317,14 @@ def _attack(
         points.append(scores)
     curve = tuple(sorted(points, key=lambda scores: scores.threat.radius)) if threats else ()
     return dataclasses.replace(points[0], curve=curve)
+
+
+def _agreement(subject: Subject, evaluation: Evaluation, threat: Threat, progress: Progress) -> tuple[Agreement, ...]:
+    """Compare the answers with the twin's."""
+    strong = min(evaluation.strong, len(subject.images))
+    progress.start("comparing with the twin", len(subject.images) + strong)
+    found = agreement(subject, threat, strong, batch=evaluation.batch, seed=evaluation.seed, advance=progress.advance)
+    return tuple(found)
 
 
 def _findings(subject: Subject, scores: Scores, seed: int, progress: Progress) -> list[Finding]:

@@ -38,6 +38,7 @@ def result_of(scores: Scores, model: nn.Module, about: dict[str, Any]) -> dict[s
             for point in scores.curve
             for name, right in _all(point)
         ],
+        "agreement": [dataclasses.asdict(one) for one in scores.agreement],
         "warnings": [dataclasses.asdict(finding) for finding in scores.findings],
         "size": _size(model),
         **{key: value for key, value in about.items() if key not in ("name", "dataset", "architecture")},

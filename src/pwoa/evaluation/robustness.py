@@ -12,7 +12,7 @@ from pwoa.attacks.autoattack import State, autoattack
 from pwoa.attacks.ball import random_start
 from pwoa.attacks.gradient import pgd
 from pwoa.attacks.problem import is_broken
-from pwoa.attacks.registry import AUTOATTACK, NATURAL, SETS, STRONG, Attack, find_attack
+from pwoa.attacks.registry import AUTOATTACK, NATURAL, REPLICA, SETS, STRONG, Attack, find_attack
 from pwoa.data.images import Images
 from pwoa.devices import exact_float32
 from pwoa.errors import InputError
@@ -51,6 +51,7 @@ def robustness(
     seed: int = 0,
     precision: str = "auto",
     surrogate: nn.Module | None = None,
+    replica: nn.Module | None = None,
     strong: int = 0,
     advance: Callable[[int], None] = lambda images: None,
     measured: Measurement | None = None,
@@ -63,16 +64,17 @@ def robustness(
     classes: needed for a model that returns several things, to tell which are its logits.
     precision: `auto` lets attacks search on a faster copy of the model, in float16 on a GPU; whether an image is
         right is always decided by the model itself in float32. `float32` searches on the model as well.
-    surrogate: the model that `transfer` searches on.
+    surrogate: the model that `transfer` searches on. replica: the one that `replica` does.
     strong: on how many images, from the first, the attack `strong` is run after the others.
     measured, save: `save` is called after each batch; what it was called with, given as `measured`, resumes.
     """
     chosen = [find_attack(name) for name in attacks]
-    if surrogate is None and (lacking := [attack.name for attack in chosen if attack.on_surrogate]):
+    others = {attack.name: replica if attack.name == REPLICA else surrogate for attack in chosen if attack.on_surrogate}
+    if lacking := [name for name, other in others.items() if other is None]:
         raise InputError(f"the attack {lacking[0]} needs a surrogate: another model, whose gradients it can use")
     measured = measured or Measurement()
     with ExitStack() as inside:
-        for network in (model, surrogate):
+        for network in (model, surrogate, replica):
             if network is not None:
                 inside.enter_context(evaluating(network))
         inside.enter_context(exact_float32())
@@ -82,7 +84,7 @@ def robustness(
         trial = _Trial(as_logits(model, classes), search, images, threat, batch, seed, advance, measured, save)
         trial.by_batches([attack for attack in chosen if attack.short])
         for attack in (attack for attack in chosen if not attack.short):
-            other = surrogate if attack.on_surrogate else None
+            other = others.get(attack.name)
             trial.ensemble(attack, None if other is None else as_logits(other, classes))
         if strong:
             replace(trial, images=images.first(strong)).ensemble(find_attack(STRONG), None)

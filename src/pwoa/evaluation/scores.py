@@ -19,6 +19,7 @@ from torch import Tensor
 
 from pwoa.attacks.registry import attack_label, lookup
 from pwoa.errors import InputError, counted, first_line
+from pwoa.evaluation.agreement import Agreement
 from pwoa.evaluation.checks import Finding
 from pwoa.storage.folder import replacing
 from pwoa.storage.reading import parse_json
@@ -75,6 +76,7 @@ class Scores(Mapping[str, float]):
     seconds: how long each attack took; PGD-20 goes on from PGD-10, so its seconds are those of its last ten steps.
     findings: signs that these numbers may be too high.
     curve: the scores at other radii.
+    agreement: how the answers are to those of the model's twin, if it has one.
     folder: where they are kept, if they are.
     """
 
@@ -84,6 +86,7 @@ class Scores(Mapping[str, float]):
     after: dict[str, Tensor] = field(default_factory=dict)
     findings: tuple[Finding, ...] = ()
     curve: tuple[Scores, ...] = ()
+    agreement: tuple[Agreement, ...] = ()
     folder: Path | None = None
 
     def __getitem__(self, attack: str) -> float:

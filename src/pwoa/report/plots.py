@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from pwoa.attacks.registry import attack_label
-from pwoa.errors import InputError
+from pwoa.errors import InputError, counted
 from pwoa.storage.folder import replacing
 from pwoa.threat import norm_label
 
@@ -33,6 +33,27 @@ def accuracy_bars(
     axes.set_xticks(range(len(attacks)), [_below(attack, fewer or {}) for attack in attacks])
     axes.set_ylim(0, 108)
     figure.legend(loc="outside lower center", ncols=len(rows), frameon=False)
+    _save(figure, Path(path))
+
+
+def latency_bars(rows: Sequence[Mapping[str, Any]], path: str | Path) -> None:
+    """Draw the latency of each model by each route, with the fewest threads that were timed, on a logarithmic scale."""
+    fewest = min((row["threads"] for row in rows), default=1)
+    mine = [row for row in rows if row["threads"] == fewest and "error" not in row]
+    if not mine:
+        raise InputError("no route ran any of the models: there is nothing to draw")
+    models, routes = (list(dict.fromkeys(row[key] for row in mine)) for key in ("model", "label"))
+    figure, (axes,) = _figure(f"One image, {counted(fewest, 'thread')}", what="milliseconds")
+    width = 0.8 / len(models)
+    for number, model in enumerate(models):
+        own = {row["label"]: row["milliseconds"] for row in mine if row["model"] == model}
+        places = [routes.index(route) + (number - (len(models) - 1) / 2) * width for route in own]
+        colour = _COLOURS[number % len(_COLOURS)]
+        bars = axes.bar(places, list(own.values()), width * 0.94, label=model, color=colour)
+        axes.bar_label(bars, fmt="%.3g", fontsize=7, padding=1)
+    axes.set_yscale("log")
+    axes.set_xticks(range(len(routes)), routes)
+    figure.legend(loc="outside lower center", ncols=min(len(models), 3), frameon=False)
     _save(figure, Path(path))
 
 

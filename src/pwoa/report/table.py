@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 
@@ -131,6 +131,24 @@ def comparison_table(comparison: Comparison) -> Table:
     for column in table.columns[1:]:
         column.no_wrap = True
     return table
+
+
+def bench_table(rows: Sequence[Mapping[str, Any]], title: str = "") -> Table:
+    """Return a table of one model with a row for each route and number of threads; a dash where it cannot be run."""
+    names = ("threads", "ms", "95 %", "images\n/s", "memory\nMB", "size\nMB", "from\ntorch")
+    table = _table(title, names, first="route")
+    for row in rows:
+        cells = ["–"] if "error" in row else _bench_cells(row)
+        table.add_row(row["label"], str(row["threads"]), *cells)
+    return table
+
+
+def _bench_cells(row: Mapping[str, Any]) -> list[str]:
+    """Return latency, throughput, memory, size, and how far the answers are from torch's."""
+    memory = "" if row["memory"] is None else f"{row['memory'] / 1e6:.1f}"
+    times = [f"{row[key]:.3g}" for key in ("milliseconds", "milliseconds_95")]
+    speed, size = f"{row['images_per_second']:,.0f}", f"{row['bytes'] / 1e6:.2f}"
+    return [*times, speed, memory, size, f"{row['max_difference']:.0e}"]
 
 
 def _table(title: str, numbers: Sequence[str], first: str = "") -> Table:

@@ -20,7 +20,7 @@ from pwoa.models.architectures.registry import architecture_name, build, lite_wi
 from pwoa.models.border import check_model
 from pwoa.models.checkpoints.folder import describe_model
 from pwoa.models.factory import load_factory
-from pwoa.models.load import load_model
+from pwoa.models.load import load_model, refuse_exported
 from pwoa.progress import Progress, choose_progress
 from pwoa.recipe import AUTO, Recipe, load_recipe, teacher_recipe_for
 from pwoa.recipe.settings import is_factory, merge
@@ -126,6 +126,7 @@ def _like_checkpoint(recipe: Recipe, data: Data) -> Recipe:
     """Return the recipe with the architecture that its checkpoint is of, which is trained anew."""
     if not recipe.teacher.checkpoint:
         raise InputError("name the architecture to train, or your own class: --arch NAME or FILE.py:CLASS")
+    refuse_exported(recipe.teacher.checkpoint)
     name = architecture_name(load_model(recipe.teacher.checkpoint, data))
     return recipe.with_settings({"teacher.architecture": name})
 

@@ -26,7 +26,7 @@ from pwoa.methods.method import Method
 from pwoa.models.architectures.registry import architecture_name
 from pwoa.models.border import check_model
 from pwoa.models.checkpoints.folder import describe_model, fingerprint
-from pwoa.models.load import kind_of, load_model, trained_threat
+from pwoa.models.load import kind_of, load_model, refuse_exported, trained_threat
 from pwoa.progress import Progress, choose_progress
 from pwoa.recipe import (
     AUTO,
@@ -215,8 +215,9 @@ def _load_teacher(recipe: Recipe, data: Data) -> tuple[nn.Module, str]:
     teacher = recipe.teacher
     if not teacher.checkpoint:
         raise InputError("this recipe names no teacher; give one with --checkpoint FILE (teacher.checkpoint)")
+    refuse_exported(teacher.checkpoint)
     mean, std = numbers(teacher.mean, "teacher.mean"), numbers(teacher.std, "teacher.std")
-    given = is_factory(teacher.architecture) or kind_of(teacher.checkpoint) != "folder"
+    given = is_factory(teacher.architecture) or kind_of(teacher.checkpoint) not in ("folder", "packed")
     architecture = teacher.architecture if given and teacher.architecture != AUTO else None
     model = load_model(teacher.checkpoint, data, architecture=architecture, mean=mean, std=std)
     return model, architecture or architecture_name(model)
