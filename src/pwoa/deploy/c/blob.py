@@ -15,10 +15,10 @@ from pwoa.deploy.graph import Graph, Operator, Pair
 
 NONE = 0xFFFFFFFF
 MAGIC, VERSION = 0x4F575043, 1
-CACHE = 32 << 10
-"""Bytes that the input of a segment of channels may have: a part of the fastest cache."""
-FEWEST = 8
-"""A segment has, on average, so many weights for an output channel; fewer are not worth to begin with."""
+CACHE = 48 << 10
+"""Bytes that the input of a segment of channels may have: about those of the fastest cache."""
+FEWEST = 40
+"""A segment has at least so many weights for an output channel, on average: to begin with one costs time, too."""
 FIRST, LAST = 1, 2
 Array = NDArray[np.generic]
 

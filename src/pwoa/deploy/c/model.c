@@ -245,7 +245,9 @@ INLINE void convolve_block(const block *b, const int rows, const int columns, co
                             *(const vec *)(input + (i / columns) * b->input_row + (i % columns) * step + k * WIDTH);
                 }
             }
-            UNROLL for (int i = sums; i < sums * sets; i++) sum[i % sums] += sum[i];
+            UNROLL for (int half = sums * sets / 2; half >= sums; half /= 2) {
+                UNROLL for (int i = 0; i < half; i++) sum[i] += sum[i + half];
+            }
         }
         if (b->last && b->residual) {
             const float *residual = b->residual + o * b->residual_plane;
