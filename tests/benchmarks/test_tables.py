@@ -14,12 +14,8 @@ import pytest
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
-<<<<<<< HEAD
 from benchmarks.comparison import PUBLISHED, competition_table, draw, headline_table, published_table
-=======
-from benchmarks.comparison import PUBLISHED, competition_table, draw, published_table
 from benchmarks.deployment import deployment_table
->>>>>>> refs/heads/bench
 from benchmarks.rows import load_rows
 from benchmarks.tables import (
     TABLES,
