@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from pwoa.recipe import Evaluation as Evaluation
     from pwoa.recipe import Recipe as Recipe
     from pwoa.recipe import load_recipe as load_recipe
+    from pwoa.report.page import report as report
     from pwoa.runs.pretrain import pretrain as pretrain
     from pwoa.runs.prune import prune as prune
     from pwoa.share.publish import push_to_hub as push_to_hub
@@ -37,6 +38,7 @@ _HOMES = {
     "pretrain": "pwoa.runs.pretrain",
     "prune": "pwoa.runs.prune",
     "push_to_hub": "pwoa.share.publish",
+    "report": "pwoa.report.page",
     "save_pretrained": "pwoa.share.publish",
 }
 
