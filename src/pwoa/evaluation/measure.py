@@ -233,9 +233,7 @@ def measure(
     return scores
 
 
-def _keep_examples(
-    place: EvaluationFolder, subject: Subject, threat: Threat, seed: int, progress: Progress
-) -> None:
+def _keep_examples(place: EvaluationFolder, subject: Subject, threat: Threat, seed: int, progress: Progress) -> None:
     """Keep a dozen images to look at; an evaluation that took hours is not lost where that fails."""
     try:
         keep_examples(place.path / EXAMPLES, subject, threat, seed)

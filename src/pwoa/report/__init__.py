@@ -7,7 +7,7 @@ from typing import Any
 
 
 class _Room(ModuleType):
-    """A room that is a verb too: `pwoa.report("runs/mine")`. Python knows one thing by a name, and this is a package."""
+    """A room that is a verb too: `pwoa.report("runs/mine")`. One name is one thing, and this is a package."""
 
     def __call__(self, *folders: str | Path, **options: Any) -> Path:
         """Write one page of runs, evaluations or sweeps; see `pwoa.report.page.report`."""

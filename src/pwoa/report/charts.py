@@ -24,7 +24,7 @@ def accuracy_bars(measured: Mapping[str, Measured], looks: Sequence[int]) -> Bar
     rows = []
     for attack in ordered:
         found = [who.under(attack) for who in measured.values()]
-        rows.append((attack_label(attack), tuple(row and Bar(row.value, row.low, row.high) for row in found)))
+        rows.append((attack_label(attack), tuple(Bar(row.value, row.low, row.high) if row else None for row in found)))
     told = "; ".join(
         f"{name}: " + ", ".join(f"{attack_label(row.attack)} {row.value:.1f} %" for row in who.rows)
         for name, who in measured.items()
@@ -52,7 +52,7 @@ def security_curves(measured: Mapping[str, Measured], looks: Sequence[int]) -> l
                 f"{one.name}: " + ", ".join(f"{y:.1f} % at {x:.4g}" for x, y in one.points) for one in series
             )
             title = "Security curve" + (f" of the {name}" if len(measured) > 1 else "")
-            plots.append(Plot(title, told + ".", f"{norm}radius", "accuracy, %", tuple(series), (0.0, 102.0)))
+            plots.append(Plot(title, told + ".", f"{norm}radius", "accuracy, %", tuple(series), y_range=(0.0, 102.0)))
     return plots
 
 
@@ -83,13 +83,15 @@ def _curve(epochs: Sequence[Epoch], key: str, title: str, y: str, small: bool = 
     told = "; ".join(f"{one.name} from {one.points[0][1]:.4g} to {one.points[-1][1]:.4g}" for one in series)
     told += f" over {counted(len(epochs), 'epoch')}."
     borders = () if len({epoch.stage for epoch in epochs}) < 2 else tuple(_stages(epochs))
-    return Plot(title, told, "epoch", y, tuple(series), None, log, borders, small)
+    room = max(0.05 * (len(epochs) - 1), 0.1)
+    whole = (1 - room, len(epochs) + room)
+    return Plot(title, told, "epoch", y, tuple(series), whole, log=log, borders=borders, small=small)
 
 
 def _stages(epochs: Sequence[Epoch]) -> list[tuple[float, str]]:
     """Return where each stage begins, and its name."""
     starts = [place for place, epoch in enumerate(epochs) if not place or epochs[place - 1].stage != epoch.stage]
-    return [(place + 0.5 if place else 1.0, epochs[place].stage) for place in starts]
+    return [(place + 0.5 if place else 0.9, epochs[place].stage) for place in starts]
 
 
 def hsic_plane(epochs: Sequence[Epoch], start: tuple[float, float] | None) -> Plot | None:
@@ -128,17 +130,17 @@ def trade_offs(
                 group = story.name if looks else story.method or "unknown"
                 colours.setdefault(group, looks[story.path] if looks else len(colours))
                 groups.setdefault(group, []).append((anchor, story, value))
-        if len({value for found in groups.values() for _, _, value in found}) < 2:
-            continue
         series = [_points(name, colours[name], found, attack) for name, found in groups.items()]
         dense = next((row for _, story in stories if story.teacher and (row := story.teacher.under(attack))), None)
-        if dense and key != "training_seconds":
+        if dense and series and key != "training_seconds":
             series.append(Series("teacher", ((1.0, dense.value),), 7, ((dense.low, dense.high),), joined=False))
         values = [x for one in series for x, _ in one.points]
+        if len(set(values)) < 2:
+            continue
         told = "; ".join(f"{one.name}: " + ", ".join(f"{y:.1f} % at {x:.4g}" for x, y in one.points) for one in series)
         log = "x" if max(values) / min(values) > 3 else ""
         label = f"{attack_label(attack)}, %"
-        plots.append(Plot(title, told + ".", axis, label, tuple(series), (0.0, 102.0), log))
+        plots.append(Plot(title, told + ".", axis, label, tuple(series), y_range=(0.0, 102.0), log=log))
     return plots
 
 
@@ -157,4 +159,6 @@ def _points(method: str, look: int, found: Sequence[tuple[str, Story, float]], a
 
 
 def _positive(value: object) -> float | None:
-    return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) and 0 < value < 1e300 else None
+    return (
+        float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) and 0 < value < 1e300 else None
+    )

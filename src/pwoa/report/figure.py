@@ -30,7 +30,7 @@ class Series:
 class Plot:
     """Points over two axes. description: what a reader who cannot see it should know.
 
-    y_range: where it is not what the points ask for. log: the axes with a logarithmic scale, of "xy".
+    x_range, y_range: where they are not what the points ask for. log: the axes with a logarithmic scale, of "xy".
     borders: vertical lines, as where a stage begins, and their names. small: one of many side by side.
     """
 
@@ -39,6 +39,7 @@ class Plot:
     x: str
     y: str
     series: tuple[Series, ...]
+    x_range: Interval | None = None
     y_range: Interval | None = None
     log: str = ""
     borders: tuple[tuple[float, str], ...] = ()
@@ -101,7 +102,7 @@ def range_of(values: Iterable[float], log: bool = False, room: float = 0.05) -> 
 def round_ticks(low: float, high: float, most: int = 6) -> list[float]:
     """Return at most so many multiples of 1, 2 or 5 times a power of ten. Example: `round_ticks(0, 100)`."""
     step = 10.0 ** math.floor(math.log10((high - low) / most))
-    step = next(step * factor for factor in (1, 2, 5, 10, 20) if (high - low) / (step * factor) <= most - 1)
+    step = next(step * factor for factor in (1, 2, 5, 10) if (high - low) / (step * factor) <= most)
     first = math.ceil(low / step - 1e-9)
     return [number * step for number in range(first, math.floor(high / step + 1e-9) + 1)]
 

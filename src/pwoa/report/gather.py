@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from pwoa.errors import InputError, explain, first_line, one_line
-from pwoa.evaluation.comparison import Difference, compare
+from pwoa.evaluation.comparison import Difference, compare, worst_case
 from pwoa.evaluation.examples import EXAMPLES, load_examples
 from pwoa.evaluation.folder import ASKED, OF_MODEL, OF_TEACHER
 from pwoa.evaluation.scores import FILE as VERDICTS
@@ -110,8 +110,8 @@ class _Reader:
         self.folder = folder
         self.missing: list[str] = []
 
-    def read(self, name: str | Path, how: Callable[[Path], T], nothing: T, expected: bool = True) -> T:
-        """Read a file; where it is not there, or damaged, return nothing and keep why."""
+    def read(self, name: str | Path, how: Callable[[Path], T], expected: bool = True) -> T | None:
+        """Read a file; where it is not there, or damaged, return None and keep why."""
         path = self.folder / name
         try:
             if path.exists():
@@ -121,14 +121,14 @@ class _Reader:
         except Exception as error:  # a damaged file can hold anything
             why = explain(error) or f"{name} is damaged ({type(error).__name__}: {first_line(error)})"
             self.missing.append(one_line(why.replace(f"{self.folder}/", "")))
-        return nothing
+        return None
 
     def measured(self, place: Path, role: str, expected: bool = True) -> Measured | None:
         """Read the evaluation in a folder inside this one."""
-        result = self.read(place / RESULT, _read_object, None, expected)
+        result = self.read(place / RESULT, _read_object, expected)
         if result is None:
             return None
-        examples = self.read(place / EXAMPLES, lambda path: tuple(load_examples(path)[0]), (), expected=False)
+        examples = self.read(place / EXAMPLES, lambda path: load_examples(path)[0], expected=False)
         rows = [*entries(result.get("attacks"))]
         if len(rows) > 1 and isinstance(result.get("worst_case"), dict):
             rows.append({**result["worst_case"], "attack": WORST})
@@ -147,25 +147,25 @@ class _Reader:
             _threat(result.get("threat")),
             tuple(found),
             result,
-            examples,
+            tuple(examples or ()),
         )
 
 
 def _tell_run(folder: Path) -> Story:
     reader = _Reader(folder)
     finished = (folder / RESULT).is_file()
-    settings = reader.read(RECIPE, lambda path: flat(recorded_recipe(path.parent)), {})
-    result = reader.read(RESULT, _read_object, {}, expected=False)
+    settings = reader.read(RECIPE, lambda path: flat(recorded_recipe(path.parent))) or {}
+    result = reader.read(RESULT, _read_object, expected=False) or {}
     method = METHODS.get(words(settings.get("method") or result.get("method")))
     pruned = "pruned" in result or bool(method and method.prunes)
-    lines = reader.read(METRICS, lambda path: list(_lines(path, reader.missing)), [], expected=finished)
+    lines = reader.read(METRICS, lambda path: list(_lines(path, reader.missing)), expected=finished) or []
     evaluated = finished or (folder / OF_MODEL / RESULT).is_file()
     model = reader.measured(OF_MODEL, "model", evaluated)
     teacher = reader.measured(OF_TEACHER, "teacher", finished and pruned) if pruned else None
     changes: tuple[Difference, ...] = ()
     if pruned and (folder / OF_MODEL / VERDICTS).exists():
-        changes = reader.read(OF_TEACHER / VERDICTS, lambda path: compare(folder).rows, ())
-    size = reader.read(WEIGHTS, lambda path: path.stat().st_size, None, finished)
+        changes = reader.read(OF_TEACHER / VERDICTS, lambda path: _changes(folder)) or ()
+    size = reader.read(WEIGHTS, lambda path: path.stat().st_size, finished)
     layers = [_layer(entry) for entry in entries(result.get("sparsity"))]
     evaluating = (folder / "evaluation").exists() or size is not None
     return Story(
@@ -184,6 +184,13 @@ def _tell_run(folder: Path) -> Story:
         size,
         tuple(reader.missing),
     )
+
+
+def _changes(folder: Path) -> tuple[Difference, ...]:
+    """Compare a run's teacher with its model, image by image, the worst case last."""
+    comparison = compare(folder)
+    own = [row for row in comparison.rows if "@" not in row.attack]
+    return (*own, *filter(None, [worst_case(comparison)]))
 
 
 def _read_object(path: Path) -> dict[str, Any]:

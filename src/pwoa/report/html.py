@@ -45,17 +45,17 @@ def element(name: str, /, *inside: object, **attributes: object) -> Markup:
 
     Example: `element("td", 0.5, class_="number")` is `<td class="number">0.5</td>`.
     """
-    written = "".join(
-        f' {_attribute(key)}="{escape(value)}"' for key, value in attributes.items() if value is not None
-    )
+    written = "".join(f' {_attribute(key)}="{escape(value)}"' for key, value in attributes.items() if value is not None)
     if name in _EMPTY and not inside:
-        return Markup(f"<{name}{written}/>" if name not in ("meta", "img", "br", "hr", "link") else f"<{name}{written}>")
+        return Markup(
+            f"<{name}{written}/>" if name not in ("meta", "img", "br", "hr", "link") else f"<{name}{written}>"
+        )
     return Markup(f"<{name}{written}>{join(inside)}</{name}>")
 
 
 def _attribute(key: str) -> str:
     plain = key.rstrip("_")
-    return plain if plain == "viewBox" else plain.replace("_", "-")
+    return plain.replace("_", "-")
 
 
 def table(
@@ -64,12 +64,16 @@ def table(
     """Return a table whose first cells are the headers of their rows; it scrolls by itself where it is too wide."""
     top = element("tr", join(element("th", cell, scope="col") for cell in head))
     body = join(
-        element("tr", element("th", first, scope="row"), join(cell if _is_cell(cell) else element("td", cell) for cell in rest))
+        element(
+            "tr",
+            element("th", first, scope="row"),
+            join(cell if _is_cell(cell) else element("td", cell) for cell in rest),
+        )
         for first, *rest in rows
     )
     inside = element("caption", caption) + element("thead", top) + element("tbody", body)
     return element(
-        "div", element("table", inside, class_=class_), class_="scroll", role="region", tabindex=0, aria_label=caption
+        "div", element("table", inside, class_=class_), class_="scroll", role="group", tabindex=0, aria_label=caption
     )
 
 

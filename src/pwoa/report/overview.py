@@ -17,6 +17,26 @@ _LOOKS_OF_RUNS = LOOKS - 1  # the last is the teacher's
 _ATTACKS = (NATURAL, "fgsm", "pgd10", "pgd20", "cw", "autoattack", "strong", WORST)
 
 
+def title_of_many(stories: Sequence[Story]) -> str:
+    """Say in a line what several folders hold."""
+    what = {(story.architecture, story.data) for story in stories}
+    shared = " on ".join(filter(None, next(iter(what)))) if len(what) == 1 else ""
+    kinds = {story.kind for story in stories}
+    counts = counted(len(stories), next(iter(kinds)) if len(kinds) == 1 else "folder")
+    return f"{shared}: {counts}" if shared else counts
+
+
+def lead_of_many(stories: Sequence[Story]) -> Markup:
+    """Say what the runs have in common, in a line of short facts."""
+    shared = {
+        "": {str(story.threat or "") for story in stories},
+        "rate ": {f"{story.rate:.4g}" if story.rate else "" for story in stories},
+        "method ": {story.method for story in stories},
+    }
+    facts = [name + next(iter(values)) for name, values in shared.items() if len(values) == 1 and next(iter(values))]
+    return element("p", join((element("span", fact) for fact in facts), " "), class_="facts") if facts else Markup("")
+
+
 def overview_of(stories: Sequence[Story], failed: Mapping[str, str]) -> Markup:
     """Return the part of a page that compares runs."""
     told = _cards(stories) + _notes(stories, failed)
@@ -55,7 +75,7 @@ def figures_of(stories: Sequence[Story]) -> list[Figure]:
         teacher = _teacher(stories)
         networks: dict[str, Measured] = {"teacher": teacher} if teacher else {}
         chosen = [TEACHER] if teacher else []
-        for story in measured:
+        for story in sorted(measured, key=lambda story: -_robust(story)):
             name = _unlike(story.name, networks)
             networks[name] = story.model  # type: ignore[assignment]
             chosen.append(looks[story.path])
@@ -134,13 +154,14 @@ def _notes(stories: Sequence[Story], failed: Mapping[str, str]) -> Markup:
     doubtful = [story.name for story in stories if story.warnings]
     if doubtful:
         names = ", ".join(doubtful[:8]) + (" and others" if len(doubtful) > 8 else "")
-        told += element(
-            "p", element("strong", "To beware of. "), f"The defence checks have something to say of {names}; see there."
+        told = element(
+            "div", element("p", f"The defence checks doubt numbers of {names}; see there."), class_="note warning"
         )
-        told = element("div", told, class_="note warning")
     broken = [story.name for story in stories if story.missing or story.state not in ("finished",)]
     if broken:
-        said = f"{counted(len(broken), 'folder is', 'folders are')} not whole or not finished: {', '.join(broken[:20])}."
+        said = (
+            f"{counted(len(broken), 'folder is', 'folders are')} not whole or not finished: {', '.join(broken[:20])}."
+        )
         told += element("div", element("p", said), class_="note missing")
     if failed:
         items = join(element("li", f"{name}: {reason}") for name, reason in failed.items())
@@ -173,4 +194,6 @@ def _cell(text: str) -> Markup:
 
 
 def _number(value: float | None, form: str) -> Markup:
-    return element("td", "" if value is None else form.format(value), data_value="" if value is None else f"{value:.6g}")
+    return element(
+        "td", "" if value is None else form.format(value), data_value="" if value is None else f"{value:.6g}"
+    )

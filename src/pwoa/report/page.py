@@ -8,12 +8,12 @@ from importlib import resources
 from pathlib import Path
 
 from pwoa import __version__
-from pwoa.errors import InputError, counted
+from pwoa.errors import InputError
 from pwoa.report.charts import accuracy_bars, hsic_plane, learning_curves, loss_parts, security_curves
 from pwoa.report.figure import Figure
 from pwoa.report.gather import failures, gather
 from pwoa.report.html import Markup, element, join
-from pwoa.report.overview import anchors, figures_of, overview_of, runs_of
+from pwoa.report.overview import anchors, figures_of, lead_of_many, overview_of, runs_of, title_of_many
 from pwoa.report.sections import STUDENT, TEACHER, lead_of, model_name, parts_of, sections_of, title_of
 from pwoa.report.story import Story
 from pwoa.storage.folder import naming, replacing
@@ -23,9 +23,7 @@ NAME = "report.html"
 FORMATS = ("svg", "png", "pdf")
 
 
-def report(
-    *folders: str | Path, out: str | Path | None = None, plots: str | Sequence[str] = ()
-) -> Path:
+def report(*folders: str | Path, out: str | Path | None = None, plots: str | Sequence[str] = ()) -> Path:
     """Write one page of runs, evaluations or sweeps, and return where it is.
 
     Example: `report("runs/mine")`, or `report("runs/a", "runs/b", out="both.html", plots="svg,png")`.
@@ -40,7 +38,7 @@ def report(
     stories = gather(folders)
     target = Path(out) if out is not None else (Path(folders[0]) if len(folders) == 1 else Path()) / NAME
     failed = {name: why for folder in folders for name, why in failures(Path(folder)).items()}
-    content = render(stories, title_of_all(folders), failed).encode("utf-8", "replace")
+    content = render(stories, _named(folders), failed).encode("utf-8", "replace")
     with naming(target.parent):
         target.parent.mkdir(parents=True, exist_ok=True)
     with replacing(target) as file:
@@ -63,8 +61,7 @@ def render(
         main = sections_of(story)
         over = str(story.path)
     else:
-        heading, over = title, counted(len(stories), "folder")
-        lead = Markup("")
+        heading, over, lead = title_of_many(stories), title, lead_of_many(stories)
         shown = list(zip(anchors(stories), stories, strict=True))[:40]
         links = [("#overview", "All together"), *((f"#{anchor}", story.name) for anchor, story in shown)]
         main = overview_of(stories, failed or {}) + runs_of(stories)
@@ -96,7 +93,9 @@ def shell(
         ),
         "\n",
     )
-    renewing = element("p", "This page renews itself. ", element("button", "Pause", type="button", hidden=""), class_="live")
+    renewing = element(
+        "p", "This page renews itself. ", element("button", "Pause", type="button", hidden=""), class_="live"
+    )
     top = element(
         "header",
         element("p", element("a", "All runs", href=up) + " · " if up else "", over, class_="over"),
@@ -111,7 +110,9 @@ def shell(
             top,
             element("nav", element("ul", items), aria_label="Sections") if items else "",
             element("main", main, id="main"),
-            element("footer", f"Made by pwoa {__version__}. Intervals are 95 % (Wilson; for differences Bonett and Price)."),
+            element(
+                "footer", f"Made by pwoa {__version__}. Intervals are 95 % (Wilson; for differences Bonett and Price)."
+            ),
             *(Markup(f"<script>{script}</script>") for script in scripts),
         ),
         "\n",
@@ -128,9 +129,9 @@ def policy(live: bool) -> str:
     return "; ".join(parts)
 
 
-def title_of_all(folders: Sequence[str | Path]) -> str:
-    """Return a title for a page of several folders."""
-    names = [Path(folder).resolve().name for folder in folders]
+def _named(folders: Sequence[str | Path]) -> str:
+    """Return the names of the folders that a page is of, for the line above its title."""
+    names = [str(folder) for folder in folders]
     return ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
 
 

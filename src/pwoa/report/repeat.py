@@ -31,11 +31,19 @@ def _of_run(story: Story) -> tuple[list[str], str]:
     if story.state == "finished" and story.pruned:
         lines += [["pwoa", "compare", folder]]
     lines += [["pwoa", "report", folder]]
-    given = [what for what, is_so in (("the model", settings.get("teacher.checkpoint") == "given"),
-                                     ("the data", settings.get("data.name") == "custom")) if is_so]
+    given = [
+        what
+        for what, is_so in (
+            ("the model", settings.get("teacher.checkpoint") == "given"),
+            ("the data", settings.get("data.name") == "custom"),
+        )
+        if is_so
+    ]
     if given:
-        note = f"This run was started in Python: {' and '.join(given)} cannot be named on a command line. Call " \
-               f"pwoa.{verb} with the same, recipe={str(story.path / RECIPE)!r} and a new folder."
+        note = (
+            f"This run was started in Python: {' and '.join(given)} cannot be named on a command line. Call "
+            f"pwoa.{verb} with the same, recipe={str(story.path / RECIPE)!r} and a new folder."
+        )
         return [shlex.join(line) for line in lines[1:]], note
     note = "The recipe has every setting. On a CPU the same versions give the same bits; versions are in model.json."
     return [shlex.join(line) for line in lines], note
@@ -59,5 +67,7 @@ def _of_evaluation(story: Story) -> tuple[list[str], str]:
         radii = sorted({radius for points in story.model.curve.values() for radius, _ in points})
         line += ["--radii", ",".join(f"{radius:g}" for radius in radii)]
     print_of = words(about.get("model"))[:16]
-    note = f"MODEL is what was measured: {words(about.get('name')) or 'a network'}, whose fingerprint begins {print_of}."
+    note = (
+        f"MODEL is what was measured: {words(about.get('name')) or 'a network'}, whose fingerprint begins {print_of}."
+    )
     return [shlex.join(line), shlex.join(["pwoa", "report", str(story.path)])], note

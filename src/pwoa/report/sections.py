@@ -111,18 +111,19 @@ def _cards(story: Story) -> Markup:
 
 
 def _accuracy_card(row: Accuracy, before: Accuracy | None) -> Markup:
-    label = "natural accuracy" if row.attack == NATURAL else f"accuracy, {attack_label(row.attack)}"
-    note = f"95 % interval {row.low:.1f} to {row.high:.1f} %, {counted(row.images, 'image')}"
+    label = "natural accuracy" if row.attack == NATURAL else "accuracy in the worst case"
+    label = label if row.attack in (NATURAL, WORST) else f"accuracy under {attack_label(row.attack)}"
+    note = f"{row.low:.1f} to {row.high:.1f} % on {counted(row.images, 'image')}"
     if before is None:
         return _card(label, f"{row.value:.1f}", "%", note)
     was = element("span", f"{before.value:.1f}", class_="was") + element("span", " → ", class_="arrow")
-    return _card(label, was + f"{row.value:.1f}", "%", note, "teacher → pruned")
+    return _card(label, was + f"{row.value:.1f}", "%", f"teacher → pruned; {note}")
 
 
-def _card(label: str, value: object, unit: str, note: str = "", hint: str = "") -> Markup:
+def _card(label: str, value: object, unit: str, note: str = "") -> Markup:
     return element(
         "div",
-        element("p", label, element("span", f" {hint}", class_="hint") if hint else "", class_="name"),
+        element("p", label, class_="name"),
         element("p", value, element("span", f" {unit}", class_="unit"), class_="value"),
         element("p", note, class_="fine") if note else "",
         class_="card",
@@ -132,14 +133,12 @@ def _card(label: str, value: object, unit: str, note: str = "", hint: str = "") 
 def _beware(story: Story) -> Markup:
     found = [f"{check}: {message}" for check, message in story.warnings]
     if story.model and story.threat and (short := weak_steps([row.attack for row in story.model.rows], story.threat)):
-        found.append(short + ".")
+        found.append(f"{short}.")
     if not found:
         return Markup("")
+    lines = element("ul", join(element("li", line) for line in found))
     return element(
-        "div",
-        element("p", element("strong", "To beware of. "), "The defence checks found reasons to doubt these numbers:"),
-        element("ul", join(element("li", line) for line in found)),
-        class_="note warning",
+        "div", element("p", element("strong", "Why these numbers may be too high")), lines, class_="note warning"
     )
 
 
@@ -148,7 +147,7 @@ def _missing(story: Story) -> Markup:
         return Markup("")
     return element(
         "div",
-        element("p", element("strong", "What is missing. "), "This folder is not whole:"),
+        element("p", element("strong", "What is missing in this folder")),
         element("ul", join(element("li", line) for line in story.missing)),
         class_="note missing",
     )
@@ -189,13 +188,15 @@ def _accuracy_row(story: Story, attack: str, measured: Iterable[Measured], image
     if story.changes:
         change = next((change for change in story.changes if change.attack == attack), None)
         cells.append(
-            Markup("–") if change is None else Markup(_signed(change.difference)) + _interval(*change.interval, signed=True)
+            Markup("–")
+            if change is None
+            else Markup(_signed(change.difference)) + _interval(*change.interval, signed=True)
         )
     return cells
 
 
 def _interval(low: float, high: float, signed: bool = False) -> Markup:
-    low_text, high_text = (_signed(end) if signed else f"{end:.1f}" for end in (low, high))
+    low_text, high_text = (_signed(end, 1) if signed else f"{end:.1f}" for end in (low, high))
     return element("span", f" {low_text} to {high_text}", class_="fine")
 
 
@@ -211,12 +212,15 @@ def _changes(story: Story) -> Markup:
         rows.append([attack_label(change.attack), f"{kept:,}", f"{lost:,}", f"{won:,}", f"{neither:,}", p, bar])
     legend = element(
         "ul",
-        join(element("li", element("i", class_=name), text) for name, text in (
-            ("kept", "kept: both are right"),
-            ("won", "won: only the pruned model is right"),
-            ("lost", "lost: only the teacher is right"),
-            ("neither", "neither is right"),
-        )),
+        join(
+            element("li", element("i", class_=name), text)
+            for name, text in (
+                ("kept", "kept: both are right"),
+                ("won", "won: only the pruned model is right"),
+                ("lost", "lost: only the teacher is right"),
+                ("neither", "neither is right"),
+            )
+        ),
         class_="legend",
     )
     head = ["attack", "kept", "lost", "won", "neither", "p", "share"]
@@ -237,37 +241,35 @@ def _examples(story: Story, most: int) -> Markup:
         "The first images of each class, and each attacked against each network by PGD of 20 steps, each a quarter of "
         "the radius. Grey is no change; perturbations are shown at full contrast."
     )
-    return element("p", told, class_="fine") + element("ul", cards, class_="examples")
+    return element("p", told, class_="fine") + element("ul", cards, class_="gallery")
 
 
 def _example(place: int, by_name: dict[str, Example]) -> Markup:
+    """Return an image: what each network says of it, what the attack adds and makes of it, and what they say then."""
     one = next(iter(by_name.values()))
-    natural = element(
-        "div",
-        image(one.pixels, f"test image {place}, of class {one.label}"),
-        element("p", f"class {one.label}", class_="said"),
-    )
-    rows = []
-    for name, example in reversed(by_name.items()):
-        cells = [element("p", element("strong", name), class_="who")]
-        cells.append(_said("natural", example.natural, example.label))
-        if example.attacked is not None and example.under_attack is not None:
-            moved = _perturbation(example)
-            pictures = image(moved, f"perturbation against the {name}") + image(
-                example.attacked, f"test image {place} attacked against the {name}"
-            )
-            cells += [element("div", pictures, class_="pair")]
-            cells.append(_said("attacked", example.under_attack, example.label))
-        rows.append(element("div", join(cells), class_="network"))
-    return element("li", element("div", natural, class_="original"), join(rows))
+    networks = dict(reversed(by_name.items()))
+    cells = [image(one.pixels, f"test image {place}, of class {one.label}")]
+    for name, example in networks.items():
+        cells.append(
+            element("div", element("p", element("strong", name)), _said("natural", example.natural, example.label))
+        )
+    if all(example.attacked is not None for example in networks.values()):
+        cells.append(element("p", f"class {one.label}, attacked", class_="fine"))
+        for name, example in networks.items():
+            assert example.attacked is not None
+            assert example.under_attack is not None
+            pictures = image(_perturbation(example), f"perturbation against the {name}")
+            pictures += image(example.attacked, f"test image {place} attacked against the {name}")
+            said = _said("attacked", example.under_attack, example.label)
+            cells.append(element("div", element("div", pictures, class_="pair"), said))
+    return element("li", join(cells), class_="alone" if len(networks) == 1 else None)
 
 
 def _said(when: str, answer: Answer, label: int) -> Markup:
     right = answer.label == label
     mark = element("span", "✓" if right else "✗", class_="right" if right else "wrong", aria_hidden="true")
-    words = f" {when}: {answer.label}, {100 * answer.confidence:.0f} %"
-    told = element("span", " (right)" if right else " (wrong)", class_="unseen")
-    return element("p", mark, words, told, class_="said")
+    told = element("span", f"{when}, {'right' if right else 'wrong'}: ", class_="unseen")
+    return element("p", told, mark, f" {answer.label}, {100 * answer.confidence:.0f} %", class_="said")
 
 
 def _perturbation(example: Example) -> "np.ndarray[tuple[int, ...], np.dtype[np.uint8]]":
@@ -294,10 +296,15 @@ def _size(story: Story) -> Markup:
         rows.append(_size_row("multiply-adds an image", dense, left))
     if parameters and nonzero is not None:
         packed = min(4 * parameters, 4 * nonzero + (parameters + 7) // 8)
-        rows.append(_size_row("bytes: 4 a number, a bit a place", 4 * parameters, packed))
+        rows.append(_size_row("bytes, packed", 4 * parameters, packed))
     if not rows:
         return Markup("")
-    told = table(["", "dense", "now", "rate"], rows, "What is left", class_="numbers")
+    told = table(
+        ["what", "dense", "now", "rate"],
+        rows,
+        "What is left; packed are 4 bytes for each number that is not 0, and a bit for each place",
+        class_="numbers",
+    )
     if layers:
         told += _layers(layers)
     return element("div", told, class_="columns")
@@ -312,8 +319,10 @@ def _layers(layers: Sequence[Layer]) -> Markup:
     rows = []
     for layer in layers:
         kept, rate = layer.kept / layer.total, f"{layer.total / layer.kept:.4g}×" if layer.kept else "∞"
-        cells: list[object] = [layer.name, f"{layer.total:,}", rate]
-        cells.append(Markup(f"{100 * kept:.3g} %") + share_bar(kept, STUDENT, f"{100 * kept:.3g} % of the weights kept"))
+        cells: list[object] = [layer.name.removesuffix(".weight"), f"{layer.total:,}", rate]
+        cells.append(
+            Markup(f"{100 * kept:.3g} %") + share_bar(kept, STUDENT, f"{100 * kept:.3g} % of the weights kept")
+        )
         if dense:
             share, now = (layer.macs_dense or 0) / dense, (layer.macs or 0) / dense
             told = f"{100 * share:.3g} % of the multiply-adds before, {100 * now:.3g} % of them left"
@@ -327,7 +336,9 @@ def _training(story: Story, level: int) -> Markup:
     if not story.epochs:
         return Markup("")
     figures = [*learning_curves(story.epochs), *filter(None, [hsic_plane(story.epochs, story.start)])]
-    told = element("div", join(draw(figure, level + 1) for figure in figures), class_="figures") if figures else Markup("")
+    told = (
+        element("div", join(draw(figure, level + 1) for figure in figures), class_="figures") if figures else Markup("")
+    )
     if parts := loss_parts(story.epochs):
         told += element(f"h{level + 1}", "Parts of the loss")
         told += element("div", join(draw(figure, level + 2) for figure in parts), class_="figures many")
@@ -345,7 +356,7 @@ def _settings(story: Story) -> Markup:
             section = head
         lines.append(f"{name} = {toml_value(value)}")
     inside = element("summary", f"All {len(story.settings)} settings") + element(
-        "pre", element("code", "\n".join(lines)), tabindex=0, aria_label="settings", role="region"
+        "pre", element("code", "\n".join(lines)), tabindex=0, aria_label="settings", role="group"
     )
     return element("details", inside)
 
@@ -354,7 +365,7 @@ def _repeat(story: Story) -> Markup:
     lines, note = commands(story)
     told = element("p", note) if note else Markup("")
     if lines:
-        told = element("pre", element("code", "\n".join(lines)), tabindex=0, aria_label="commands", role="region") + told
+        told = element("pre", element("code", "\n".join(lines)), tabindex=0, aria_label="commands", role="group") + told
     return told
 
 
@@ -363,8 +374,8 @@ def model_name(story: Story) -> str:
     return "pruned" if story.pruned else "model"
 
 
-def _signed(points: float) -> str:
-    return f"{points:+.2f}".replace("-", "−")
+def _signed(points: float, digits: int = 2) -> str:
+    return f"{points:+.{digits}f}".replace("-", "−")
 
 
 def _short(count: int | None) -> str:

@@ -113,7 +113,9 @@ class Story:
         """What the network is."""
         about = self.model.about if self.model else {}
         return words(
-            self.result.get("architecture") or about.get("architecture") or self.settings.get("teacher.architecture", "")
+            self.result.get("architecture")
+            or about.get("architecture")
+            or self.settings.get("teacher.architecture", "")
         )
 
     @property
@@ -143,7 +145,10 @@ class Story:
     def warnings(self) -> list[tuple[str, str]]:
         """What the defence checks found, as (check, message); the teacher's are marked."""
         found = [
-            (", ".join(filter(None, (words(entry.get("check")), words(entry.get("model"))))), words(entry.get("message")))
+            (
+                ", ".join(filter(None, (words(entry.get("check")), words(entry.get("model"))))),
+                words(entry.get("message")),
+            )
             for entry in entries(self.result.get("warnings"))
         ]
         return found or list(self.model.warnings if self.model else ())

@@ -36,7 +36,9 @@ def share_bar(share: float, look: int, words: str) -> Markup:
     inside = element("rect", width=100, height=8, rx=2, class_="rail") + element(
         "rect", width=width, height=8, rx=2, class_=f"f{look % LOOKS}"
     )
-    return element("svg", inside, viewBox="0 0 100 8", class_="share", role="img", aria_label=words)
+    return element(
+        "svg", inside, viewBox="0 0 100 8", preserveAspectRatio="none", class_="share", role="img", aria_label=words
+    )
 
 
 def stacked_bar(parts: Sequence[tuple[str, int]], words: str) -> Markup:
@@ -46,7 +48,9 @@ def stacked_bar(parts: Sequence[tuple[str, int]], words: str) -> Markup:
         width = 200 * size / total
         inside += element("rect", x=_n(at), width=_n(width), height=10, class_=look)
         at += width
-    return element("svg", inside, viewBox="0 0 200 10", class_="stack", role="img", aria_label=words)
+    return element(
+        "svg", inside, viewBox="0 0 200 10", preserveAspectRatio="none", class_="stack", role="img", aria_label=words
+    )
 
 
 def swatch(look: int) -> Markup:
@@ -80,13 +84,15 @@ def _svg(figure: Figure, width: float, height: float, inside: Markup, linked: bo
 
 def _plot(figure: Plot) -> Markup:
     width, height = (200.0, 130.0) if figure.small else (360.0, 236.0)
-    left, right, top, bottom = (34, 8, 8, 18) if figure.small else (46, 12, 16, 40)
+    right, top, bottom = (8, 8, 18) if figure.small else (12, 16, 40)
     points = [point for series in figure.series for point in series.points]
     ends = [end for series in figure.series for interval in series.intervals for end in interval]
-    x_range = range_of((x for x, _ in points), "x" in figure.log)
+    x_range = figure.x_range or range_of((x for x, _ in points), "x" in figure.log)
     y_range = figure.y_range or range_of([*(y for _, y in points), *ends], "y" in figure.log, 0.08)
-    x = Scale(*x_range, left, width - right, "x" in figure.log)
     y = Scale(*y_range, height - bottom, top, "y" in figure.log)
+    digits = max((len(tick_text(value)) for value in y.ticks(_ticks(figure)[1])), default=1)
+    left = round(10 + 5.2 * digits) if figure.small else round(26 + 6.5 * digits)
+    x = Scale(*x_range, left, width - right, "x" in figure.log)
     drawn = _axes(figure, x, y, width, height, left, right, top, bottom)
     for series in figure.series:
         drawn += _series(series, x, y, 2.2 if figure.small else 3.4)
@@ -98,17 +104,18 @@ def _axes(
     figure: Plot, x: Scale, y: Scale, width: float, height: float, left: int, right: int, top: int, bottom: int
 ) -> Markup:
     drawn, floor = Markup(""), height - bottom
-    for value in y.ticks(3 if figure.small else 6):
+    for value in y.ticks(_ticks(figure)[1]):
         at = _n(y(value))
         drawn += element("line", x1=left, x2=_n(width - right), y1=at, y2=at, class_="grid")
         drawn += _text(tick_text(value), left - 5, y(value) + 3.5, "end")
     whole = all(float(px).is_integer() for series in figure.series for px, _ in series.points)
-    for value in x.ticks(4 if figure.small else 7):
+    for value in x.ticks(_ticks(figure)[0]):
         if value == int(value) or not (whole and not x.log):  # no half epochs
             drawn += _text(tick_text(value), x(value), floor + 13, "middle")
-    for border, name in figure.borders:
+    for place, (border, name) in enumerate(figure.borders):
         at = _n(x(border))
-        drawn += element("line", x1=at, x2=at, y1=top, y2=_n(floor), class_="border")
+        if place:
+            drawn += element("line", x1=at, x2=at, y1=top, y2=_n(floor), class_="border")
         if not figure.small:
             drawn += _text(name, x(border) + 3, top - 4, "start", "faint")
     drawn += element("line", x1=left, x2=_n(width - right), y1=_n(floor), y2=_n(floor), class_="axis")
@@ -119,6 +126,11 @@ def _axes(
             "text", figure.y, class_="label", text_anchor="middle", transform=f"translate(11 {middle}) rotate(-90)"
         )
     return drawn
+
+
+def _ticks(figure: Plot) -> tuple[int, int]:
+    """Return how many ticks there are at most, on the x and on the y axis."""
+    return (4, 3) if figure.small else (7, 6)
 
 
 def _series(series: Series, x: Scale, y: Scale, size: float) -> Markup:
@@ -134,7 +146,9 @@ def _series(series: Series, x: Scale, y: Scale, size: float) -> Markup:
             at = _n(x(px))
             drawn += element("line", x1=at, x2=at, y1=_n(y(low)), y2=_n(y(high)), class_=f"whisker l{look}")
     if series.joined and len(points) > 1:
-        drawn += element("path", d=_path(points, x, y), class_=f"line l{look}" + (" faintly" if series.by_order else ""))
+        drawn += element(
+            "path", d=_path(points, x, y), class_=f"line l{look}" + (" faintly" if series.by_order else "")
+        )
     if len(points) <= _MARKED or series.by_order or not series.joined:
         for place, (px, py) in enumerate(points):
             shade = f"h{place * (SHADES - 1) // max(len(points) - 1, 1)}" if series.by_order else None
