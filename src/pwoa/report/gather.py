@@ -97,9 +97,10 @@ def tell(folder: Path, within: Path | None = None) -> Story:
         return _tell_run(folder)
     if kind == "evaluation":
         reader = _Reader(folder)
-        measured = reader.measured(Path(), "evaluation")
+        measured = reader.measured(Path(), "model")
         state = "finished" if (folder / RESULT).is_file() else "evaluating"
-        return Story(folder, kind, state, model=measured, missing=tuple(reader.missing))
+        layers = _layers(measured.about.get("size")) if measured else ()
+        return Story(folder, kind, state, model=measured, layers=layers, missing=tuple(reader.missing))
     return Story(folder, "folder", missing=("there is no run, evaluation or sweep in it",))
 
 
@@ -123,10 +124,13 @@ class _Reader:
             self.missing.append(one_line(why.replace(f"{self.folder}/", "")))
         return None
 
-    def measured(self, place: Path, role: str, expected: bool = True) -> Measured | None:
-        """Read the evaluation in a folder inside this one."""
+    def measured(self, place: Path, role: str, expected: bool = True, of: Any = None) -> Measured | None:
+        """Read the evaluation in a folder inside this one. of: the fingerprint of its model, where it is known."""
         result = self.read(place / RESULT, _read_object, expected)
         if result is None:
+            return None
+        if of is not None and result.get("model") != of:
+            self.missing.append(f"{place / RESULT} is of another model than that of the run")
             return None
         examples = self.read(place / EXAMPLES, lambda path: load_examples(path)[0], expected=False)
         rows = [*entries(result.get("attacks"))]
@@ -159,29 +163,31 @@ def _tell_run(folder: Path) -> Story:
     method = METHODS.get(words(settings.get("method") or result.get("method")))
     pruned = "pruned" in result or bool(method and method.prunes)
     lines = reader.read(METRICS, lambda path: list(_lines(path, reader.missing)), expected=finished) or []
+    epochs = whole(result.get("trained_epochs"))
+    if epochs is not None and epochs != len(lines):
+        reader.missing.append(f"{METRICS} has {len(lines)} of {epochs} epochs")
     evaluated = finished or (folder / OF_MODEL / RESULT).is_file()
-    model = reader.measured(OF_MODEL, "model", evaluated)
+    model = reader.measured(OF_MODEL, "model", evaluated, result.get("model"))
     teacher = reader.measured(OF_TEACHER, "teacher", finished and pruned) if pruned else None
     changes: tuple[Difference, ...] = ()
-    if pruned and (folder / OF_MODEL / VERDICTS).exists():
+    if finished and pruned and reader.read(OF_MODEL / VERDICTS, lambda path: True):
         changes = reader.read(OF_TEACHER / VERDICTS, lambda path: _changes(folder)) or ()
-    size = reader.read(WEIGHTS, lambda path: path.stat().st_size, finished)
-    layers = [_layer(entry) for entry in entries(result.get("sparsity"))]
-    evaluating = (folder / "evaluation").exists() or size is not None
+    trained = (folder / WEIGHTS).is_file()
+    if finished and not trained:
+        reader.missing.append(f"{WEIGHTS} is not there")
     return Story(
         folder,
         "run",
-        "finished" if finished else "evaluating" if evaluating else "training",
+        "finished" if finished else "evaluating" if trained else "training",
         pruned,
         settings,
         result,
         model or _from_summary(result, "pruned" if pruned else "accuracy"),
         teacher or (_from_summary(result, "teacher") if pruned else None),
         changes,
-        tuple(layer for layer in layers if layer is not None),
+        _layers(result),
         tuple(_epoch(line) for line in lines),
         _plane(lines[0].get("start")) if lines else None,
-        size,
         tuple(reader.missing),
     )
 
@@ -234,6 +240,11 @@ def _threat(value: Any) -> Threat | None:
         return Threat(**value)
     except (TypeError, ValueError):
         return None
+
+
+def _layers(size: Any) -> tuple[Layer, ...]:
+    found = entries(size.get("sparsity")) if isinstance(size, dict) else []
+    return tuple(layer for entry in found if (layer := _layer(entry)) is not None)
 
 
 def _layer(entry: dict[str, Any]) -> Layer | None:

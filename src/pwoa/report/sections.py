@@ -69,13 +69,13 @@ def parts_of(story: Story, level: int = 2, examples: int = 12) -> list[tuple[str
 
 
 def _state(story: Story) -> Markup:
-    if story.kind != "run" or story.state == "finished":
+    if story.state in ("finished", "unknown"):
         return Markup("")
     done, asked = len(story.epochs), _epochs_asked(story)
     how_far = f"{done} of {asked} epochs" if asked else counted(done, "epoch")
-    doing = "It is being evaluated." if story.state == "evaluating" else f"{how_far} are done."
+    doing = "It was not evaluated to the end yet." if story.state == "evaluating" else f"Done: {how_far}."
     share = share_bar(done / asked, STUDENT, how_far) if asked and story.state == "training" else Markup("")
-    return element("div", element("p", "This run is not finished. ", doing), share, class_="note state")
+    return element("div", element("p", f"This {story.kind} is not finished. ", doing), share, class_="note state")
 
 
 def _epochs_asked(story: Story) -> int:

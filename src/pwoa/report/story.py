@@ -95,7 +95,6 @@ class Story:
     layers: tuple[Layer, ...] = ()
     epochs: tuple[Epoch, ...] = ()
     start: tuple[float, float] | None = None
-    bytes: int | None = None
     missing: tuple[str, ...] = ()
 
     @property
