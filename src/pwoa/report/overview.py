@@ -5,9 +5,9 @@ from collections.abc import Mapping, Sequence
 from pwoa.attacks.registry import attack_label
 from pwoa.errors import counted
 from pwoa.report.charts import accuracy_bars, trade_offs
-from pwoa.report.figure import Figure
+from pwoa.report.figure import Bars, Figure, Plot
 from pwoa.report.html import Markup, element, join, table
-from pwoa.report.sections import TEACHER, lead_of, sections_of, title_of
+from pwoa.report.sections import TEACHER, accuracy_table, lead_of, sections_of, title_of
 from pwoa.report.story import NATURAL, WORST, Measured, Story, number, whole
 from pwoa.report.svg import LOOKS, draw, swatch
 
@@ -40,9 +40,11 @@ def lead_of_many(stories: Sequence[Story]) -> Markup:
 def overview_of(stories: Sequence[Story], failed: Mapping[str, str]) -> Markup:
     """Return the part of a page that compares runs."""
     told = _cards(stories) + _notes(stories, failed)
-    figures = figures_of(stories)
-    if figures:
-        told += element("div", join(draw(figure, 3) for figure in figures), class_="figures")
+    if side_by_side := networks_of(stories):
+        networks = {name: who for name, (who, _) in side_by_side.items()}
+        told += element("div", accuracy_table(networks), draw(_bars(side_by_side), 3), class_="columns")
+    if trade := trade_offs_of(stories):
+        told += element("div", join(draw(figure, 3) for figure in trade), class_="figures")
     told += _table(stories)
     return element("section", element("h2", "All together"), told, id="overview", class_="overview")
 
@@ -66,23 +68,33 @@ def anchors(stories: Sequence[Story]) -> list[str]:
 
 def figures_of(stories: Sequence[Story]) -> list[Figure]:
     """Return the figures that compare runs."""
+    side_by_side = networks_of(stories)
+    return [*([_bars(side_by_side)] if side_by_side else []), *trade_offs_of(stories)]
+
+
+def networks_of(stories: Sequence[Story]) -> dict[str, tuple[Measured, int]]:
+    """Return the teacher, if all have the same, and the networks of a few runs, the most robust first, with a look."""
+    measured = sorted((story for story in stories if story.model), key=lambda story: -_robust(story))
+    if not measured or len(measured) > FEW:
+        return {}
+    teacher, looks = _teacher(stories), looks_of(stories)
+    found = {"teacher": (teacher, TEACHER)} if teacher else {}
+    for story in measured:
+        assert story.model is not None
+        found[_unlike(story.name, found)] = (story.model, looks[story.path])
+    return found
+
+
+def trade_offs_of(stories: Sequence[Story]) -> list[Plot]:
+    """Return robustness against what it costs: each run for itself, or where there are many, by method."""
     measured = [story for story in stories if story.model]
-    if not measured:
-        return []
-    looks = looks_of(stories)
-    figures: list[Figure] = []
-    if len(measured) <= FEW:
-        teacher = _teacher(stories)
-        networks: dict[str, Measured] = {"teacher": teacher} if teacher else {}
-        chosen = [TEACHER] if teacher else []
-        for story in sorted(measured, key=lambda story: -_robust(story)):
-            name = _unlike(story.name, networks)
-            networks[name] = story.model  # type: ignore[assignment]
-            chosen.append(looks[story.path])
-        figures.append(accuracy_bars(networks, chosen))
-    by_run = len(stories) <= _LOOKS_OF_RUNS
+    looks = looks_of(stories) if len(stories) <= _LOOKS_OF_RUNS else None
     named = list(zip(anchors(stories), stories, strict=True))
-    return figures + list(trade_offs(named, hardest_common(measured), looks if by_run else None))
+    return trade_offs(named, hardest_common(measured), looks) if measured else []
+
+
+def _bars(networks: Mapping[str, tuple[Measured, int]]) -> Bars:
+    return accuracy_bars({name: who for name, (who, _) in networks.items()}, [look for _, look in networks.values()])
 
 
 def looks_of(stories: Sequence[Story]) -> dict[object, int]:

@@ -1,15 +1,17 @@
 """The sections of a page that tell of one run or one evaluation."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
 
 from pwoa.attacks.registry import attack_label
 from pwoa.errors import counted
+from pwoa.evaluation.comparison import Difference
 from pwoa.evaluation.examples import Answer, Example
 from pwoa.evaluation.scores import weak_steps
 from pwoa.recipe.settings import toml_value
 from pwoa.report.charts import accuracy_bars, hsic_plane, learning_curves, loss_parts, security_curves
+from pwoa.report.figure import Figure
 from pwoa.report.html import Markup, element, image, join, table
 from pwoa.report.repeat import commands
 from pwoa.report.story import NATURAL, WORST, Accuracy, Layer, Measured, Story, number, whole, words
@@ -158,14 +160,18 @@ def _robustness(story: Story, level: int) -> Markup:
     if not measured:
         return Markup("")
     looks = [TEACHER, STUDENT] if story.teacher and story.model else [STUDENT]
+    figures: list[Figure] = [accuracy_bars(measured, looks), *security_curves(measured, looks)]
+    drawn = join(draw(figure, level + 1) for figure in figures)
+    return element("div", accuracy_table(measured, story.changes), drawn, class_="columns")
+
+
+def accuracy_table(measured: Mapping[str, Measured], changes: Sequence[Difference] = ()) -> Markup:
+    """Return the accuracies of several networks, a row for each attack. changes: of the second from the first."""
     images = max(who.images for who in measured.values())
-    figures = draw(accuracy_bars(measured, looks), level + 1)
-    if curves := security_curves(measured, looks):
-        figures += join(draw(curve, level + 1) for curve in curves)
-    rows = [_accuracy_row(story, attack, measured.values(), images) for attack in _attacks(measured.values())]
-    head = ["attack", *measured, *(["difference"] if story.changes else [])]
+    rows = [_accuracy_row(attack, measured.values(), images, changes) for attack in _attacks(measured.values())]
+    head = ["attack", *measured, *(["difference"] if changes else [])]
     caption = f"Accuracy in % with 95 % intervals, {counted(images, 'test image')}"
-    return element("div", table(head, rows, caption, class_="numbers"), figures, class_="columns")
+    return table(head, rows, caption, class_="numbers accuracies")
 
 
 def _attacks(measured: Iterable[Measured]) -> list[str]:
@@ -174,7 +180,9 @@ def _attacks(measured: Iterable[Measured]) -> list[str]:
     return [attack for attack in found if attack != WORST] + [attack for attack in found if attack == WORST]
 
 
-def _accuracy_row(story: Story, attack: str, measured: Iterable[Measured], images: int) -> list[object]:
+def _accuracy_row(
+    attack: str, measured: Iterable[Measured], images: int, changes: Sequence[Difference]
+) -> list[object]:
     rows = [who.under(attack) for who in measured]
     fewer = next((row.images for row in rows if row and row.images < images), None)
     label = attack_label(attack).replace(" of AutoAttack", "")
@@ -185,8 +193,8 @@ def _accuracy_row(story: Story, attack: str, measured: Iterable[Measured], image
     for row in rows:
         shown = Markup("–") if row is None else Markup(f"{row.value:.2f}") + _interval(row.low, row.high)
         cells.append(shown)
-    if story.changes:
-        change = next((change for change in story.changes if change.attack == attack), None)
+    if changes:
+        change = next((change for change in changes if change.attack == attack), None)
         cells.append(
             Markup("–")
             if change is None
