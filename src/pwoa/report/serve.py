@@ -15,7 +15,7 @@ from pathlib import Path
 from threading import Lock
 from urllib.parse import quote, unquote, urlsplit
 
-from pwoa.errors import InputError, counted
+from pwoa.errors import InputError, counted, explain
 from pwoa.report.gather import children, gather, kind_of, tell
 from pwoa.report.html import Markup, element, table
 from pwoa.report.page import policy, render, shell
@@ -25,6 +25,8 @@ LOOPBACK = "127.0.0.1"
 _HOSTS = {LOOPBACK, "localhost", "[::1]"}
 _DEPTH, _MOST = 4, 500
 """How deep below the folder runs are looked for, and how many are listed."""
+_KEPT = 64
+"""How many pages are kept, to be sent again as long as their files are the same."""
 _WAITING = 1024
 """How many connections may wait to be accepted."""
 _SECONDS = 10
@@ -71,6 +73,8 @@ class Site:
             known = self._made.get(name or "")
             if known is None or known[0] != stamp:
                 text = self._index() if folder is None else self._render(folder)
+                if len(self._made) >= _KEPT:
+                    self._made.clear()
                 known = self._made[name or ""] = (stamp, text.encode("utf-8", "replace"))
             return known[1]
 
@@ -157,8 +161,9 @@ class _Handler(BaseHTTPRequestHandler):
                 page = self._site.page(unquote(path.removeprefix("/page/"), errors="replace").removesuffix("/"))
             else:
                 page = None
-        except InputError as error:
-            self._send(HTTPStatus.NOT_FOUND, f"{error}\n".encode("utf-8", "replace"), with_body)
+        except Exception as error:  # one page that cannot be made is no reason to leave a browser without an answer
+            told = explain(error) or "this page cannot be made"
+            self._send(HTTPStatus.INTERNAL_SERVER_ERROR, f"{told}\n".encode("utf-8", "replace"), with_body)
             return
         if page is None:
             self._send(HTTPStatus.NOT_FOUND, b"there is no such page; the list of all is at /\n", with_body)
