@@ -28,7 +28,7 @@ from pwoa.threat import Threat
 
 EXAMPLES = "examples.safetensors"
 """What the file is called in the folder of an evaluation."""
-COUNT, STEPS, LARGEST = 12, 20, 64
+COUNT, STEPS, LARGEST = 12, 10, 64
 """How many images, the steps of PGD, and how many pixels wide or high they are kept at most."""
 _LIMIT = 1 << 20
 """Bytes of a file of examples; ours have some hundred thousand at most."""

@@ -163,22 +163,21 @@ def _card(name: str, value: float, note: str, look: int) -> Markup:
 
 def _notes(stories: Sequence[Story], failed: Mapping[str, str]) -> Markup:
     told = Markup("")
-    doubtful = [story.name for story in stories if story.warnings]
-    if doubtful:
-        names = ", ".join(doubtful[:8]) + (" and others" if len(doubtful) > 8 else "")
-        told = element(
-            "div", element("p", f"The defence checks doubt numbers of {names}; see there."), class_="note warning"
-        )
-    broken = [story.name for story in stories if story.missing or story.state not in ("finished",)]
-    if broken:
-        said = (
-            f"{counted(len(broken), 'folder is', 'folders are')} not whole or not finished: {', '.join(broken[:20])}."
-        )
+    if doubtful := [story.name for story in stories if story.warnings]:
+        said = f"The defence checks doubt numbers of {_some(doubtful)}; see there."
+        told += element("div", element("p", said), class_="note warning")
+    if broken := [story.name for story in stories if story.missing or story.state != "finished"]:
+        said = f"{counted(len(broken), 'folder is', 'folders are')} not whole or not finished: {_some(broken)}."
         told += element("div", element("p", said), class_="note missing")
     if failed:
         items = join(element("li", f"{name}: {reason}") for name, reason in failed.items())
         told += element("div", element("p", "These runs failed:"), element("ul", items), class_="note missing")
     return told
+
+
+def _some(names: Sequence[str], most: int = 5) -> str:
+    more = len(names) - most
+    return ", ".join(names[:most]) + (f" and {more} more" if more > 0 else "")
 
 
 def _table(stories: Sequence[Story]) -> Markup:

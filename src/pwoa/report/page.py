@@ -13,7 +13,7 @@ from pwoa.report.charts import accuracy_bars, hsic_plane, learning_curves, loss_
 from pwoa.report.figure import Figure
 from pwoa.report.gather import failures, gather
 from pwoa.report.html import Markup, element, join
-from pwoa.report.overview import anchors, figures_of, lead_of_many, overview_of, runs_of, title_of_many
+from pwoa.report.overview import FEW, anchors, figures_of, lead_of_many, overview_of, runs_of, title_of_many
 from pwoa.report.sections import STUDENT, TEACHER, lead_of, model_name, parts_of, sections_of, title_of
 from pwoa.report.story import Story
 from pwoa.storage.folder import naming, replacing
@@ -62,7 +62,7 @@ def render(
         over = str(story.path)
     else:
         heading, over, lead = title_of_many(stories), title, lead_of_many(stories)
-        shown = list(zip(anchors(stories), stories, strict=True))[:40]
+        shown = list(zip(anchors(stories), stories, strict=True)) if len(stories) <= 2 * FEW else []
         links = [("#overview", "All together"), *((f"#{anchor}", story.name) for anchor, story in shown)]
         main = overview_of(stories, failed or {}) + runs_of(stories)
     return shell(heading, over, lead, links, main, live=live, up=up)

@@ -7,7 +7,7 @@ import numpy as np
 from pwoa.attacks.registry import attack_label
 from pwoa.errors import counted
 from pwoa.evaluation.comparison import Difference
-from pwoa.evaluation.examples import Answer, Example
+from pwoa.evaluation.examples import STEPS, Answer, Example
 from pwoa.evaluation.scores import weak_steps
 from pwoa.recipe.settings import toml_value
 from pwoa.report.charts import accuracy_bars, hsic_plane, learning_curves, loss_parts, security_curves
@@ -246,8 +246,8 @@ def _examples(story: Story, most: int) -> Markup:
     places = [place for place in by_place[first] if all(place in by_place[other] for other in others)]
     cards = join(_example(place, {name: found[place] for name, found in by_place.items()}) for place in places[:most])
     told = (
-        "The first images of each class, and each attacked against each network by PGD of 20 steps, each a quarter of "
-        "the radius. Grey is no change; perturbations are shown at full contrast."
+        f"The first images of each class, each attacked against each network by PGD of {STEPS} steps, a quarter of the "
+        "radius each. Beside the attacked image is what the attack added, at full contrast; grey is no change."
     )
     return element("p", told, class_="fine") + element("ul", cards, class_="gallery")
 
