@@ -38,7 +38,7 @@ _HOMES = {
     "pretrain": "pwoa.runs.pretrain",
     "prune": "pwoa.runs.prune",
     "push_to_hub": "pwoa.share.publish",
-    "report": "pwoa.report.page",
+    "report": "pwoa.report",
     "save_pretrained": "pwoa.share.publish",
 }
 
@@ -49,7 +49,8 @@ def __getattr__(name: str) -> Any:
     """Import what is asked for when it is asked for: `pwoa --help` need not wait for torch."""
     if name not in _HOMES:
         raise AttributeError(f"module 'pwoa' has no attribute {name!r}")
-    return getattr(import_module(_HOMES[name]), name)
+    home = import_module(_HOMES[name])
+    return home if home.__name__ == f"pwoa.{name}" else getattr(home, name)  # a room of that name is called itself
 
 
 def __dir__() -> list[str]:
