@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from pwoa.recipe import Evaluation as Evaluation
     from pwoa.recipe import Recipe as Recipe
     from pwoa.recipe import load_recipe as load_recipe
+    from pwoa.report.page import report as report
     from pwoa.runs.pretrain import pretrain as pretrain
     from pwoa.runs.prune import prune as prune
     from pwoa.share.publish import push_to_hub as push_to_hub
@@ -41,6 +42,7 @@ _HOMES = {
     "pretrain": "pwoa.runs.pretrain",
     "prune": "pwoa.runs.prune",
     "push_to_hub": "pwoa.share.publish",
+    "report": "pwoa.report",
     "save_pretrained": "pwoa.share.publish",
 }
 
@@ -51,7 +53,8 @@ def __getattr__(name: str) -> Any:
     """Import what is asked for when it is asked for: `pwoa --help` need not wait for torch."""
     if name not in _HOMES:
         raise AttributeError(f"module 'pwoa' has no attribute {name!r}")
-    return getattr(import_module(_HOMES[name]), name)
+    home = import_module(_HOMES[name])
+    return home if home.__name__ == f"pwoa.{name}" else getattr(home, name)  # a room of that name is called itself
 
 
 def __dir__() -> list[str]:

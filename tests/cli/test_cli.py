@@ -411,7 +411,8 @@ def test_an_evaluation_that_is_killed_resumes_to_the_same_result(
     assert accuracies(whole)["apgd-ce"] < accuracies(whole)["natural"]
     (right, _), (others, _) = (load_verdicts(place / FILE) for place in (whole, killed))
     assert all(torch.equal(right[name], others[name]) for name in right)
-    assert sorted(os.listdir(killed)) == ["evaluation.json", "result.json", "verdicts.safetensors"]
+    names = ["evaluation.json", "examples.safetensors", "report.html", "result.json", "verdicts.safetensors"]
+    assert sorted(os.listdir(killed)) == names
 
 
 def test_compare_two_evaluations_and_two_runs(finished: Path, nets: Path, digits: Path, tmp_path: Path) -> None:

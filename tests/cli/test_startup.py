@@ -35,6 +35,7 @@ def loaded(script: str, *arguments: str) -> tuple[int, list[str]]:
         ["--version"],
         ["prune", "--help"],
         ["evaluate", "--help"],
+        ["report", "--help"],
         ["recipe"],
         ["recipe", "cifar10"],
         ["recipe", "cifar10-harp"],

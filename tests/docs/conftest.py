@@ -304,6 +304,7 @@ def workshop(
         patch.setattr("pwoa.data.load.load_official", small_data())
         patch.setattr("pwoa.data.store.get", lambda name, progress=None: Path(find(name).name))
         patch.setattr("pwoa.recipe._PRESETS", quick_presets(tmp_path_factory.mktemp("presets")))
+        patch.setattr("pwoa.report.serve.Server.serve_forever", lambda server: None)
         short_attacks(patch)
         sweeps_at_once(patch)
         quick_benchmarks(patch)

@@ -27,6 +27,7 @@ from pwoa.data.images import Data, Images
 from pwoa.errors import InputError
 from pwoa.evaluation import behaviour, checks, folder, measure
 from pwoa.evaluation.checks import Finding
+from pwoa.evaluation.examples import EXAMPLES
 from pwoa.evaluation.folder import EvaluationFolder
 from pwoa.evaluation.measure import evaluate as library
 from pwoa.evaluation.robustness import Measurement, robustness
@@ -159,7 +160,9 @@ def assert_same_folder(one: Path, other: Path) -> None:
     (right, about), (others, about_other) = load_verdicts(one / FILE), load_verdicts(other / FILE)
     assert (list(right), about) == (list(others), about_other)
     assert all(torch.equal(right[name], others[name]) for name in right)
-    assert sorted(os.listdir(one)) == sorted(os.listdir(other)) == ["evaluation.json", "result.json", FILE]
+    names = ["evaluation.json", EXAMPLES, "result.json", FILE]
+    assert sorted(os.listdir(one)) == sorted(os.listdir(other)) == names
+    assert (one / EXAMPLES).read_bytes() == (other / EXAMPLES).read_bytes()
 
 
 def assert_same_scores(one: Scores, other: Scores) -> None:

@@ -20,6 +20,7 @@ from pwoa.cli.options import (
     print_warnings,
     say,
 )
+from pwoa.cli.report import ReportOption, write_report
 from pwoa.errors import InputError, counted
 
 ATTACKS_HELP = (
@@ -59,6 +60,7 @@ def evaluate(
     recipe: RecipeOption = None,
     settings: SetOption = None,
     out: Annotated[Path | None, typer.Option("--out", help="The evaluation's folder; the same again resumes.")] = None,
+    report: ReportOption = True,
 ) -> None:
     """Measure a model's natural and robust accuracy.
 
@@ -106,6 +108,8 @@ def evaluate(
     _print_scores(scores, f"{model}: {counted(scores.images, 'test image')}, {scores.threat}")
     if scores.curve and scores.folder is not None:
         _plot_curve(scores, scores.folder / "curve.png")
+    if scores.folder is not None:
+        write_report(scores.folder, report)
 
 
 def compare(

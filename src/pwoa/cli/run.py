@@ -25,6 +25,7 @@ from pwoa.cli.options import (
     print_warnings,
     say,
 )
+from pwoa.cli.report import ReportOption, write_report
 from pwoa.errors import InputError, counted, one_line
 
 
@@ -49,6 +50,7 @@ def prune(
     device: DeviceOption = "auto",
     out: OutOption = None,
     force: Annotated[bool, typer.Option("--force", help="Prune even a teacher that is not robust.")] = False,
+    report: ReportOption = True,
     settings: SetOption = None,
 ) -> None:
     """Prune a robust model with natural examples only.
@@ -85,6 +87,7 @@ def prune(
     _print_result(rows, summary, recorded_recipe(result.folder).threat)
     _print_sparsity(summary)
     say(f"run folder: {result.folder}")
+    write_report(result.folder, report)
 
 
 def pretrain(
@@ -107,6 +110,7 @@ def pretrain(
     seed: Annotated[int | None, typer.Option(help="Of the network, the splits, the batches and the attacks.")] = None,
     device: DeviceOption = "auto",
     out: OutOption = None,
+    report: ReportOption = True,
     settings: SetOption = None,
 ) -> None:
     """Train a robust model from scratch, with adversarial examples, to have something to prune.
@@ -140,6 +144,7 @@ def pretrain(
     plan = recorded_recipe(result.folder)
     _print_result({plan.method: summary["accuracy"]}, summary, plan.threat)
     say(f"run folder: {result.folder}")
+    write_report(result.folder, report)
     factory = ["--arch", plan.teacher.architecture] if ":" in plan.teacher.architecture else []
     say(f"prune it: {shlex.join(['pwoa', 'prune', '--checkpoint', str(result.folder), *factory])}")
 
@@ -153,6 +158,7 @@ def sweep(
     ] = 0,
     address: Annotated[str | None, typer.Option(help="Where the Ray cluster is, as HOST:6379 or auto.")] = None,
     retries: Annotated[int, typer.Option(min=0, help="How often a run that was killed is started again.")] = 2,
+    report: ReportOption = True,
     settings: SetOption = None,
 ) -> None:
     """Prune many times: every combination of the settings in a grid.
@@ -179,6 +185,7 @@ def sweep(
     if result.rows:
         print_table(text_table(result.table, "Accuracy in %, mean ± standard deviation over seeds"))
         say(f"rows: {out / library.ROWS}")
+        write_report(out, report)
     if result.failed:
         failed = f"{len(result.failed)} of the runs failed; see the .log files in {out}"
         print(f"error: {one_line(failed)}", file=sys.stderr)
@@ -187,6 +194,7 @@ def sweep(
 
 def demo(
     out: Annotated[Path, typer.Option("--out", help="The folder of the demo's runs.")] = Path("runs/demo"),
+    report: ReportOption = True,
 ) -> None:
     """See the paper's claim happen: prune a robust LeNet naively and by PwoA, in minutes on a CPU."""
     from pwoa import demo as library
@@ -218,6 +226,7 @@ def demo(
     except InputError as error:
         say(str(error))
     say(f"run folder: {out}  ({result['seconds']:.0f} s)")
+    write_report(out, report)
 
 
 def _shipped(found: Mapping[str, Any]) -> str:

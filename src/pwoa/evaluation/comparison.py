@@ -5,11 +5,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from pwoa.errors import InputError, did_you_mean
 from pwoa.evaluation.folder import OF_MODEL, OF_TEACHER
-from pwoa.evaluation.scores import FILE, load_verdicts, paired
+from pwoa.evaluation.scores import FILE, WORST, load_verdicts, paired
 from pwoa.models.checkpoints.folder import DESCRIPTION, read_description
 from pwoa.threat import Threat, length_text
 
@@ -88,6 +89,16 @@ def compare(a: str | Path, b: str | Path | None = None) -> Comparison:
     more = [f"A was measured on {n_a:,} images, B on {n_b:,}: the first are compared"] if n_a != n_b else []
     notes = (*more, *_other_threat(about_a.get("threat"), about_b.get("threat")), *_left_out(right_a, right_b))
     return Comparison(Path(a), Path(b), images, rows, notes, right)
+
+
+def worst_case(comparison: Comparison) -> Difference | None:
+    """Compare A and B under all attacks together, on the images that all have seen; None where there is only one."""
+    pairs = [pair for name, pair in comparison.right.items() if not set("@:") & set(name)]
+    if len(pairs) < 2:
+        return None
+    seen = min(len(a) for a, _ in pairs)
+    a, b = (torch.stack([pair[side][:seen] for pair in pairs]).all(0) for side in (0, 1))
+    return _difference(WORST, a, b)
 
 
 def mcnemar(only_a: int, only_b: int) -> float:

@@ -4,6 +4,7 @@ evaluation.json       what is measured: fingerprints of model and data, attacks,
 progress.safetensors  while it runs: all verdicts so far, and the state of the attack in progress
                       (it says of which evaluation it is, and has a checksum)
 verdicts.safetensors  which images are right under which attack
+examples.safetensors  a dozen images, attacked, and what the model says of them
 result.json           accuracies, intervals, warnings, in the words RobustBench has for them
 """
 

@@ -22,10 +22,11 @@ from pwoa.attacks.registry import STRONG
 from pwoa.data.images import Data
 from pwoa.data.load import load_data
 from pwoa.devices import choose_device, exact_float32
-from pwoa.errors import InputError, counted
+from pwoa.errors import InputError, counted, first_line
 from pwoa.evaluation.agreement import Agreement, agreement
 from pwoa.evaluation.behaviour import check_behaviour, check_modes
 from pwoa.evaluation.checks import Finding, affordable, check_attacks, check_curve, warn_of
+from pwoa.evaluation.examples import EXAMPLES, keep_examples
 from pwoa.evaluation.folder import EvaluationFolder
 from pwoa.evaluation.record import result_of
 from pwoa.evaluation.robustness import Measurement, robustness, work
@@ -246,8 +247,17 @@ def measure(
         finally:
             progress.close()
         if place is not None:
+            _keep_examples(place, subject, threat, evaluation.seed, progress)
             place.finish(scores, result_of(scores, subject.model, subject.about(asked, name)))
     return scores
+
+
+def _keep_examples(place: EvaluationFolder, subject: Subject, threat: Threat, seed: int, progress: Progress) -> None:
+    """Keep a dozen images to look at; an evaluation that took hours is not lost where that fails."""
+    try:
+        keep_examples(place.path / EXAMPLES, subject, threat, seed)
+    except Exception as error:  # a user's own network can raise anything
+        progress.say(f"note: no example images are kept: {first_line(error)}")
 
 
 def check_teacher(

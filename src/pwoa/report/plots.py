@@ -7,7 +7,8 @@ from typing import Any
 
 from pwoa.attacks.registry import attack_label
 from pwoa.errors import InputError, counted
-from pwoa.storage.folder import replacing
+from pwoa.report.figure import Bars, Figure, Plot
+from pwoa.storage.folder import naming, replacing
 from pwoa.threat import norm_label
 
 _COLOURS = ("#4c72b0", "#c44e52", "#55a868", "#8172b3", "#dd8452", "#64b5cd", "#937860", "#8c8c8c")
@@ -138,3 +139,56 @@ def _labels(radii: Sequence[float], norm: str) -> tuple[list[float], list[str]]:
         if radius - radii[shown[-1]] > distance:
             shown.append(place)
     return [radii[place] for place in shown], [labels[place] for place in shown]
+
+
+def save_figures(figures: Mapping[str, Figure], folder: Path, formats: Sequence[str]) -> None:
+    """Write the figures of a page into a folder, each in every format, as `folder/name.svg`."""
+    with naming(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+    for name, figure in figures.items():
+        for form in formats:
+            _save(_bars_of(figure) if isinstance(figure, Bars) else _plot_of(figure), folder / f"{name}.{form}")
+
+
+def _bars_of(bars: Bars) -> Any:
+    figure, (axes,) = _figure(bars.title)
+    width = 0.8 / len(bars.names)
+    for number, (name, look) in enumerate(zip(bars.names, bars.looks, strict=True)):
+        found = [(place, row[number]) for place, (_, row) in enumerate(bars.rows)]
+        known = [(place, bar) for place, bar in found if bar is not None]
+        places = [place + (number - (len(bars.names) - 1) / 2) * width for place, _ in known]
+        ends = [[bar.value - bar.low for _, bar in known], [bar.high - bar.value for _, bar in known]]
+        axes.bar(places, [bar.value for _, bar in known], width * 0.94, yerr=ends, label=name, color=_colour(look))
+    axes.set_xticks(range(len(bars.rows)), [label for label, _ in bars.rows])
+    axes.set_ylim(0, 104)
+    figure.legend(loc="outside lower center", ncols=min(len(bars.names), 6), frameon=False)
+    return figure
+
+
+def _plot_of(plot: Plot) -> Any:
+    figure, (axes,) = _figure(plot.title, what=plot.y)
+    for series in plot.series:
+        x, y = zip(*series.points, strict=True)
+        colour, mark = _colour(series.look), _MARKS[series.look % len(_MARKS)]
+        line = "-" if series.joined else ""
+        axes.plot(x, y, line, label=series.name, color=colour, marker=mark, markersize=4)
+        if series.intervals:
+            low, high = zip(*series.intervals, strict=True)
+            if series.joined:
+                axes.fill_between(x, low, high, color=colour, alpha=0.15, linewidth=0)
+            else:
+                axes.vlines(x, low, high, color=colour, linewidth=1)
+    axes.set_xlabel(plot.x)
+    axes.set_xscale("log" if "x" in plot.log else "linear")
+    axes.set_yscale("log" if "y" in plot.log else "linear")
+    if plot.y_range:
+        axes.set_ylim(*plot.y_range)
+    for border, _ in plot.borders[1:]:
+        axes.axvline(border, color="#8c8c8c", linewidth=0.8, linestyle=":")
+    if len(plot.series) > 1:
+        figure.legend(loc="outside lower center", ncols=min(len(plot.series), 6), frameon=False)
+    return figure
+
+
+def _colour(look: int) -> str:
+    return _COLOURS[look % len(_COLOURS)]

@@ -6,6 +6,7 @@ metrics.jsonl                      one line for each epoch
 model.safetensors, model.json      the model, and what is needed to build it again
 evaluation/model, …/teacher        the evaluations at the end, as `pwoa evaluate` keeps them
 result.json                        the summary
+report.html                        the page, where a command made the run
 checkpoint/                        while it runs
 
 Every write is atomic, but for the lines that are appended to metrics.jsonl.

@@ -104,18 +104,22 @@ def describe_size(model: nn.Module, recipe: SparsityRecipe, x: Tensor | None = N
     x: an image or more, to count multiply-adds with; without it they are not told.
     """
     rows, everything = count(model, recipe), count_all(model)
+    layers: list[dict[str, Any]] = [{**dataclasses.asdict(row), "rate": row.rate} for row in rows]
     compute = {}
     if x is not None:
         costs = multiply_adds(model, x, prunable(model, recipe))
         dense, left = (cost({row.layer: getattr(row, of) for row in rows[:-1]}, costs) for of in ("total", "kept"))
         compute = {"macs": left, "macs_dense": dense, "macs_rate": dense / left if left else float("inf")}
+        for layer, row in zip(layers, rows[:-1], strict=False):
+            each = costs[row.layer]
+            layer |= {"macs": each * row.kept, "macs_dense": each * row.total}
     return {
         **compute,
         "rate": rows[-1].rate,
         "overall_rate": everything.rate,
         "parameters": everything.total,
         "nonzero": everything.kept,
-        "sparsity": [{**dataclasses.asdict(row), "rate": row.rate} for row in rows],
+        "sparsity": layers,
         "left_out": select(model, recipe).left_out,
     }
 
