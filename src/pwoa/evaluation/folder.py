@@ -22,7 +22,7 @@ from safetensors.torch import save as to_bytes
 from torch import Tensor
 
 from pwoa.attacks.autoattack import ROBUST, State
-from pwoa.attacks.registry import NATURAL, STRONG, find_attack
+from pwoa.attacks.registry import AUTOATTACK, NATURAL, STRONG, find_attack
 from pwoa.errors import InputError, first_line
 from pwoa.evaluation.checks import Finding
 from pwoa.evaluation.robustness import Measurement
@@ -117,8 +117,10 @@ class EvaluationFolder(Folder):
 
     def _images_by_attack(self) -> dict[str, int]:
         """Return on how many images each attack is run, in the order in which the longer ones are."""
-        few = self.asked.get("strong", 0)
-        return dict.fromkeys(self.asked["attacks"], self.asked["images"]) | ({STRONG: few} if few else {})
+        images, few = self.asked["images"], self.asked.get("strong", 0)
+        long = self.asked.get("long", images)
+        counts = {name: images if find_attack(name).short else long for name in self.asked["attacks"]}
+        return counts | ({STRONG: few} if few else {})
 
     def finish(self, scores: Scores, result: Mapping[str, Any]) -> None:
         """Write verdicts and result, and drop the progress: the evaluation is done."""
@@ -231,9 +233,10 @@ def _check_possible(measured: Measurement, asked: Mapping[str, Any], counts: Map
     if not _is_reached(measured.done, images, batch):
         raise ValueError(f"{measured.done} of {images} images are done")
     attacks = {name: find_attack(name) for name in counts}
+    expected = dict.fromkeys(measured.after, counts.get(AUTOATTACK, images)) | dict(counts)
     for name, right in (*measured.right.items(), *measured.after.items()):
-        if right.dtype != torch.bool or right.shape != (counts.get(name, images),):
-            raise ValueError(f"the verdicts of {name} are not those of {counts.get(name, images)} images")
+        if right.dtype != torch.bool or right.shape != (expected.get(name, images),):
+            raise ValueError(f"the verdicts of {name} are not those of {expected.get(name, images)} images")
     short = {name for name, attack in attacks.items() if attack.short}
     if not measured.right.keys() <= attacks.keys() or (measured.done and not short <= measured.right.keys()):
         raise ValueError(f"its verdicts are of {', '.join(measured.right)}")

@@ -52,6 +52,7 @@ def robustness(
     precision: str = "auto",
     surrogate: nn.Module | None = None,
     strong: int = 0,
+    long: int = 0,
     advance: Callable[[int], None] = lambda images: None,
     measured: Measurement | None = None,
     save: Callable[[Measurement], None] = lambda measured: None,
@@ -65,6 +66,7 @@ def robustness(
         right is always decided by the model itself in float32. `float32` searches on the model as well.
     surrogate: the model that `transfer` searches on.
     strong: on how many images, from the first, the attack `strong` is run after the others.
+    long: on how many, from the first, the attacks are run that are not short, as AutoAttack; 0 is all.
     measured, save: `save` is called after each batch; what it was called with, given as `measured`, resumes.
     """
     chosen = [find_attack(name) for name in attacks]
@@ -81,18 +83,20 @@ def robustness(
             search = attack_copy(model, images.batch(_numbers(images)[:batch])[0], classes, batch)
         trial = _Trial(as_logits(model, classes), search, images, threat, batch, seed, advance, measured, save)
         trial.by_batches([attack for attack in chosen if attack.short])
+        few = replace(trial, images=images.first(long or len(images)))
         for attack in (attack for attack in chosen if not attack.short):
             other = surrogate if attack.on_surrogate else None
-            trial.ensemble(attack, None if other is None else as_logits(other, classes))
+            few.ensemble(attack, None if other is None else as_logits(other, classes))
         if strong:
             replace(trial, images=images.first(strong)).ensemble(find_attack(STRONG), None)
     names = dict.fromkeys((*attacks, *([STRONG] if strong else [])))
     return Scores(threat, {name: measured.right[name] for name in names}, measured.seconds, measured.after)
 
 
-def work(images: int, attacks: Sequence[str], strong: int = 0) -> int:
-    """Return by how many units `robustness` will `advance`: all images once, and once more for each longer attack."""
-    return images * (1 + sum(not find_attack(name).short for name in attacks)) + min(strong, images)
+def work(images: int, attacks: Sequence[str], strong: int = 0, long: int = 0) -> int:
+    """Return by how many units `robustness` will `advance`: all images once, and its own once more for a longer attack."""
+    longer = sum(not find_attack(name).short for name in attacks)
+    return images + longer * (long or images) + min(strong, images)
 
 
 @dataclass(frozen=True)

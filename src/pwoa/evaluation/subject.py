@@ -92,6 +92,10 @@ class Subject:
         included = {STRONG, AUTOATTACK} & set(evaluation.attacks)
         return 0 if included or not self.differentiable else min(evaluation.strong, len(self.images))
 
+    def long_images(self, evaluation: Evaluation) -> int:
+        """Return on how many images the long attacks among those of the evaluation are run."""
+        return min(evaluation.long or len(self.images), len(self.images))
+
     def asked(self, evaluation: Evaluation, threat: Threat) -> dict[str, Any]:
         """Return what tells this evaluation from others; another version of pwoa may attack in another way."""
         return {
@@ -101,6 +105,7 @@ class Subject:
             "images": len(self.images),
             "attacks": list(evaluation.attacks),
             "strong": self.strong_images(evaluation),
+            **({"long": self.long_images(evaluation)} if evaluation.long else {}),
             "threat": dataclasses.asdict(threat),
             "precision": evaluation.precision,
             "surrogate": None if self.surrogate is None else fingerprint(self.surrogate),
@@ -113,13 +118,13 @@ class Subject:
 
     def about(self, asked: Mapping[str, Any], name: str) -> dict[str, Any]:
         """Return what result.json says of the model, the data and the circumstances."""
-        shown = ("model", "data", "threat", "precision", "surrogate", "radii", "batch", "seed", "checks", "strong")
+        shown = ("model", "data", "threat", "precision", "surrogate", "radii", "batch", "seed", "checks", "strong", "long")
         return {
             "name": name,
             "dataset": self.data.name,
             "architecture": self.model.name if isinstance(self.model, OnnxModel) else architecture_name(self.model),
             "images_of": len(self.data.test),
-            **{key: asked[key] for key in shown},
+            **{key: asked[key] for key in shown if key in asked},
             "device": device_name(self.device),
             "versions": {"pwoa": __version__, "torch": torch.__version__},
         }
