@@ -28,7 +28,9 @@ def result_of(scores: Scores, model: nn.Module, about: dict[str, Any]) -> dict[s
         "clean_acc": _text(scores.get("natural")),
         "reported": "",
         "autoattack_acc": _text(scores.get("autoattack")),
-        "footnote": _footnote(len(scores.right.get("autoattack", next(iter(scores.right.values())))), about["images_of"]),
+        "footnote": _footnote(
+            len(scores.right.get("autoattack", next(iter(scores.right.values())))), about["images_of"]
+        ),
         "unreliable": bool(scores.findings),
         "images": scores.images,
         "attacks": [_row(name, right, scores.seconds.get(name)) for name, right in _all(scores)],

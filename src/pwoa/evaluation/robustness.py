@@ -94,7 +94,7 @@ def robustness(
 
 
 def work(images: int, attacks: Sequence[str], strong: int = 0, long: int = 0) -> int:
-    """Return by how many units `robustness` will `advance`: all images once, and its own once more for a longer attack."""
+    """Return by how many units `robustness` will `advance`: all images once, then those of each longer attack."""
     longer = sum(not find_attack(name).short for name in attacks)
     return images + longer * (long or images) + min(strong, images)
 

@@ -118,7 +118,19 @@ class Subject:
 
     def about(self, asked: Mapping[str, Any], name: str) -> dict[str, Any]:
         """Return what result.json says of the model, the data and the circumstances."""
-        shown = ("model", "data", "threat", "precision", "surrogate", "radii", "batch", "seed", "checks", "strong", "long")
+        shown = (
+            "model",
+            "data",
+            "threat",
+            "precision",
+            "surrogate",
+            "radii",
+            "batch",
+            "seed",
+            "checks",
+            "strong",
+            "long",
+        )
         return {
             "name": name,
             "dataset": self.data.name,
