@@ -6,6 +6,7 @@ from typing import NoReturn
 
 from pwoa.cli.evaluate import compare, evaluate
 from pwoa.cli.options import app
+from pwoa.cli.paper import reproduce
 from pwoa.cli.run import demo, pretrain, prune, sweep
 from pwoa.cli.share import card, push
 from pwoa.cli.show import data_app, models_app, recipe
@@ -14,7 +15,7 @@ from pwoa.progress import forgive_output
 
 __all__ = ["app", "main"]
 
-for verb in (prune, pretrain, evaluate, compare, sweep, demo, recipe, push, card):
+for verb in (prune, pretrain, evaluate, compare, sweep, reproduce, demo, recipe, push, card):
     app.command()(verb)
 app.add_typer(data_app, name="data")
 app.add_typer(models_app, name="models")

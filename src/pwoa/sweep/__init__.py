@@ -36,7 +36,7 @@ from pwoa.progress import Progress
 from pwoa.recipe import MAY_BE_CODE, Recipe, flat, recorded_recipe, records_recipe, to_toml
 from pwoa.recipe.settings import is_factory, toml_value
 from pwoa.runs.folder import Run
-from pwoa.storage.folder import RESULT, Folder, differences_text, replacing, save_rows
+from pwoa.storage.folder import RESULT, Folder, differences_text, naming, replacing, save_rows
 from pwoa.sweep.child import failure_file
 from pwoa.sweep.cluster import run_on_ray
 from pwoa.sweep.grid import MEASURED_BY, Point, expand
@@ -51,10 +51,12 @@ __all__ = [
     "Task",
     "epochs_of",
     "expand",
+    "measure_teachers",
     "row_of",
     "spread",
     "sweep",
     "sweep_points",
+    "teacher_folder",
     "teacher_row",
 ]
 
@@ -125,6 +127,42 @@ def sweep_points(
     with place.held():
         place.make()
         return _sweep(points, place.path, launch, progress or Progress())
+
+
+def measure_teachers(
+    recipes: Sequence[Recipe], folder: str | Path, places: Places, progress: Progress
+) -> dict[str, str]:
+    """Measure the teachers of recipes in the folder of a sweep, whose runs then need not; return why some failed."""
+    place, launch = SweepFolder(Path(folder).absolute()), _launch(places)
+    place.check({})
+    failed: dict[str, str] = {}
+    with place.held():
+        place.make()
+        wanted = {teacher_folder(recipe, place.path): recipe for recipe in recipes}
+        left = {where: recipe for where, recipe in wanted.items() if not (where / RESULT).is_file()}
+        names = {where: recipe.teacher.checkpoint for where, recipe in left.items()}
+        progress.start("measuring teachers", len(left))
+
+        def ended(task: Task, failure: str | None) -> None:
+            if failure is not None:
+                failed[names[task.folder]] = failure
+                progress.say(f"the teacher {names[task.folder]} failed: {failure}")
+            progress.advance()
+
+        try:
+            launch([_teacher_task(recipe, where) for where, recipe in left.items()], ended)
+        finally:
+            progress.close()
+    return failed
+
+
+def _teacher_task(recipe: Recipe, where: Path) -> Task:
+    with naming(where.parent):
+        where.parent.mkdir(parents=True, exist_ok=True)
+    file = where.with_name(f"{where.name}.toml")
+    with replacing(file) as text:
+        text.write(to_toml(recipe).encode())
+    return Task(file, where, where.with_name(f"{where.name}.log"), (), where)
 
 
 class SweepFolder(Folder):
@@ -246,13 +284,12 @@ def _task(point: Point, folder: Path) -> Task:
         file.write(to_toml(point.recipe).encode())
     known = flat(point.recipe)
     code = tuple(f"{key}={toml_value(known[key])}" for key in MAY_BE_CODE if is_factory(known[key]))
-    return Task(recipe, folder / point.name, folder / f"{point.name}.log", code, _teacher_folder(point.recipe, folder))
+    teacher = teacher_folder(point.recipe, folder) if find_method(point.recipe.method).prunes else None
+    return Task(recipe, folder / point.name, folder / f"{point.name}.log", code, teacher)
 
 
-def _teacher_folder(recipe: Recipe, folder: Path) -> Path | None:
-    """Return where the teacher of a run is measured: in one folder for all runs that measure the same alike."""
-    if not find_method(recipe.method).prunes:
-        return None
+def teacher_folder(recipe: Recipe, folder: Path) -> Path:
+    """Return where in a sweep the teacher of a recipe is measured: one folder for all runs that measure it alike."""
     settings = flat(dataclasses.replace(recipe, evaluation=recipe.seeded_evaluation()))
     measured = {key: str(value) for key, value in settings.items() if key.partition(".")[0] in MEASURED_BY}
     which = json.dumps([__version__, measured], sort_keys=True)
