@@ -40,6 +40,7 @@ def result_of(scores: Scores, model: nn.Module, about: dict[str, Any]) -> dict[s
             for point in scores.curve
             for name, right in _all(point)
         ],
+        **({"distances": _distances(scores)} if scores.distances else {}),
         "warnings": [dataclasses.asdict(finding) for finding in scores.findings],
         "size": _size(model),
         **{key: value for key, value in about.items() if key not in ("name", "dataset", "architecture")},
@@ -66,6 +67,18 @@ def _row(attack: str, right: Tensor, seconds: float | None) -> dict[str, Any]:
         "images": len(right),
         "seconds": None if seconds is None else round(seconds, 3),
     }
+
+
+def _distances(scores: Scores) -> dict[str, Any]:
+    """Return how far the nearest broken images are in the middle, and how many images have none, by attack."""
+    found = {}
+    for name, far in scores.distances.items():
+        median = float(far.median())
+        found[name] = {
+            "median": round(median, 6) if median < float("inf") else None,
+            "unbroken": int(far.isinf().sum()),
+        }
+    return found
 
 
 def _size(model: nn.Module) -> dict[str, Any]:

@@ -30,6 +30,7 @@ class Measurement:
     """How far `robustness` has come; given back to it, it goes on there.
 
     done: how many images are through the short attacks.
+    distances: by an attack that looks for the nearest broken image how far that is: 0 for one that is wrong already.
     ensemble: the state of the attack that AutoAttack has in progress.
     """
 
@@ -38,6 +39,7 @@ class Measurement:
     seconds: dict[str, float] = field(default_factory=dict)
     done: int = 0
     ensemble: State | None = None
+    distances: dict[str, Tensor] = field(default_factory=dict)
 
 
 def robustness(
@@ -90,7 +92,8 @@ def robustness(
         if strong:
             replace(trial, images=images.first(strong)).ensemble(find_attack(STRONG), None)
     names = dict.fromkeys((*attacks, *([STRONG] if strong else [])))
-    return Scores(threat, {name: measured.right[name] for name in names}, measured.seconds, measured.after)
+    right = {name: measured.right[name] for name in names}
+    return Scores(threat, right, measured.seconds, measured.after, distances=measured.distances)
 
 
 def work(images: int, attacks: Sequence[str], strong: int = 0, long: int = 0) -> int:
@@ -119,6 +122,8 @@ class _Trial:
         for name in names:
             measured.right.setdefault(name, torch.zeros(len(self.images), dtype=torch.bool))
             measured.seconds.setdefault(name, 0.0)
+        for attack in (attack for attack in attacks if attack.nearest):
+            measured.distances.setdefault(attack.name, torch.zeros(len(self.images)))
         if measured.done:
             self.advance(measured.done)
         calls = sum(attack.calls for attack in attacks)
@@ -127,8 +132,13 @@ class _Trial:
             pace = Pace(self.advance, len(index), calls)
             search = pace.watch(self.search or self.model)
             began = time.perf_counter()
-            for name, right in self._attack(attacks, search, *self.images.batch(index), self.seed + first):
+            x, labels = self.images.batch(index)
+            for name, right in self._attack(attacks, search, x, labels, self.seed + first):
                 if name in names:
+                    if nearest := find_attack(name).nearest:
+                        far = self._far(nearest, x, labels, right)
+                        measured.distances[name][first : first + len(index)] = far.cpu()
+                        right = far > self.threat.radius
                     measured.right[name][first : first + len(index)] = right.cpu()
                     now = time.perf_counter()
                     measured.seconds[name], began = measured.seconds[name] + now - began, now
@@ -152,7 +162,8 @@ class _Trial:
             right[natural] = ~is_broken(self.model, adversarial, labels_right)
             return right
 
-        for attack in attacks:
+        yield from ((attack.name, natural) for attack in attacks if attack.nearest)
+        for attack in (attack for attack in attacks if not attack.nearest):
             if attack.loss is None and attack.run is not None and attack.name != NATURAL:
                 generator = torch.Generator(x.device).manual_seed(seed)
                 adversarial = attack.run(search, x_right, labels_right, self.threat, generator=generator)
@@ -167,6 +178,13 @@ class _Trial:
                 adversarial = pgd(search, x_right, labels_right, self.threat, more, loss=loss, start=adversarial)
                 done = steps
                 yield name, verdict(adversarial)
+
+    def _far(self, nearest: Callable[..., tuple[Tensor, Tensor]], x: Tensor, labels: Tensor, natural: Tensor) -> Tensor:
+        """Return how far the nearest broken image is; a faster copy of the model has its boundaries elsewhere."""
+        far = x.new_zeros(len(x))
+        if bool(natural.any()):
+            far[natural] = nearest(self.model, x[natural], labels[natural], self.threat.norm)[1]
+        return far
 
     def ensemble(self, attack: Attack, surrogate: LogitModel | None) -> None:
         """Run the parts of an attack as AutoAttack does, on the model or on a surrogate."""

@@ -76,6 +76,8 @@ class Scores(Mapping[str, float]):
     findings: signs that these numbers may be too high.
     curve: the scores at other radii.
     folder: where they are kept, if they are.
+    distances: by an attack that looks for the nearest broken image, as fmn, how far that is for each image: 0 for one
+        that is wrong already, infinity where none was found.
     """
 
     threat: Threat
@@ -85,6 +87,16 @@ class Scores(Mapping[str, float]):
     findings: tuple[Finding, ...] = ()
     curve: tuple[Scores, ...] = ()
     folder: Path | None = None
+    distances: dict[str, Tensor] = field(default_factory=dict)
+
+    def at_radius(self, attack: str, radius: float) -> Tensor:
+        """Tell which images are right under an attack at any radius, by its distances: nothing is attacked for it.
+
+        Example: `scores.at_radius("fmn", 4 / 255).float().mean()`.
+        """
+        if attack not in self.distances:
+            raise InputError(f"{attack} keeps no distances; evaluate with the attack fmn, which does")
+        return self.distances[attack] > radius
 
     def __getitem__(self, attack: str) -> float:
         return percent(self.right[attack])
