@@ -185,11 +185,12 @@ def _ablations(folder: Path) -> list[Row]:
 
 
 def _competition(folder: Path) -> list[Row]:
-    mine = [row for row in load_rows(folder / "competition.json") if row["dataset"] == "mnist"]
+    mine = [row for row in load_rows(folder / "competition.json") if row["dataset"] == "mnist" and not row["mix"]]
+    names = {"pwoa": "distillation + HSIC", TEACHER: None}
     return [
-        _of_mnist(row, "distillation + HSIC", row["rate"], row["epochs"], row["n"]) | {"source": "competition.json"}
+        _of_mnist(row, names[row["method"]], row["rate"], row["epochs"], row["n"]) | {"source": "competition.json"}
         for row in mine
-        if (row["method"], row["mix"]) == ("pwoa", 0.0) and row.get("allocation", "uniform") == "uniform"
+        if row["method"] in names and row.get("allocation", "uniform") == "uniform"
     ]
 
 

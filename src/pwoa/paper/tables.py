@@ -96,9 +96,18 @@ def find(rows: Sequence[Row], table: str, cell: Cell) -> Found | None:
     whole = cell.key == cell.paper
     paper = "0" if cell.key.method == TEACHER else _paper_epochs(cell)
     best = max(groups, key=lambda which: (which[2] is None, _total(which[0]), _known(groups[which]), which[1]))
-    chosen = groups[best]
-    values = {attack: _mean([row.get(attack) for row in chosen]) for attack in (*ATTACKS, "strong")}
+    chosen = groups.pop(best)
+    values = _values(chosen)
+    if cell.key.method == TEACHER:  # which is the same network wherever it was measured
+        for others in groups.values():
+            more = {attack: value for attack, value in _values(others).items() if values[attack] is None}
+            chosen += others if any(value is not None for value in more.values()) else []
+            values |= more
     return Found(values, tuple(chosen), not whole or best[0] != paper)
+
+
+def _values(rows: Sequence[Row]) -> dict[str, float | None]:
+    return {attack: _mean([row.get(attack) for row in rows]) for attack in (*ATTACKS, "strong")}
 
 
 def _paper_epochs(cell: Cell) -> str:
@@ -193,9 +202,10 @@ def _interval(found: Found) -> str:
     """Write Wilson's interval of the strongest attack's accuracy, over the images of one run."""
     attack = found.strongest
     accuracy = found.values.get(attack)
-    n = found.rows[0].get(f"n_{attack}") or found.rows[0]["n"]
     if accuracy is None:
         return ""
+    row = next(row for row in found.rows if row.get(attack) is not None)
+    n = row.get(f"n_{attack}") or row["n"]
     low, high = wilson(round(accuracy * n / 100), n)
     return f"{low:.1f}…{high:.1f}"
 
