@@ -92,12 +92,14 @@ def _list(library: Any, scale: str, out: Path, results: Path, teachers: Path | N
 
     states, rates = library.list_plans((), out, scale=scale, results=results, teachers=teachers)
     table = Table(title=f"The paper's tables and figures, scale {scale}", title_justify="left")
-    for column in ("name", "what it is", "measured", f"the rest takes on {rates.where}", "missing teachers"):
-        table.add_column(column, justify="left", overflow="fold")
+    for column in ("name", "what it is", "measured", f"the rest, on {rates.where}"):
+        table.add_column(column, no_wrap=column != "what it is")
     for state in states:
         cells = len(state.plan.cells)
         rest = library.time_text(state.seconds) if state.done < cells else ""
         done = f"{state.done} of {cells}" if cells else "nothing to run"
-        table.add_row(state.plan.name, state.plan.title, done, rest, ", ".join(state.missing))
+        table.add_row(state.plan.name, state.plan.title, done, rest)
     print_table(table)
-    say("A run that several of them share counts in each. Run one: pwoa reproduce NAME --scale " + scale)
+    say("A run that several of them share counts in each.")
+    if missing := dict.fromkeys(name for state in states for name in state.missing):
+        say(f"Teachers that are not there: {', '.join(missing)}; give --teachers FOLDER, or --train-teachers.")

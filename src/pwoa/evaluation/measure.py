@@ -264,7 +264,8 @@ def _attack(
     threats = curve_threats(evaluation, threat)
     attacking = tuple(name for name in evaluation.attacks if not find_attack(name).nearest)
     others = [other for other in threats if other.radius != threat.radius]
-    few, long, points = subject.strong_images(evaluation), subject.long_images(evaluation), []
+    few, long = subject.strong_images(evaluation), subject.long_images(evaluation)
+    points: list[Scores] = []
     for number, now in enumerate([threat, *others]):
         if number == len(measurements):
             measurements.append(Measurement())

@@ -121,7 +121,7 @@ def plane_rows(plan: str, cell: Cell, folder: Path) -> list[Row]:
     for line in Run(folder / cell.run).metrics():
         for point in (line.get("start", {}), line):
             if {"hsic_x_last", "hsic_y_last"} <= point.keys():
-                head = {"table": plan, "dataset": key.dataset, "architecture": key.architecture}
+                head: Row = {"table": plan, "dataset": key.dataset, "architecture": key.architecture}
                 head |= {"teacher": key.teacher, "objective": key.objective, "rate": key.rate, "run": cell.run}
                 where = {"stage": line["stage"] if point is line else "start", "epoch": line["epoch"]}
                 rows.append({**head, **where, "hsic_x": point["hsic_x_last"], "hsic_y": point["hsic_y_last"]})

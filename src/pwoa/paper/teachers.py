@@ -68,5 +68,8 @@ def training_points(names: Sequence[str], settings: Sequence[str]) -> list[Point
 
 
 def _hash(path: Path) -> str:
+    digest = hashlib.sha256()
     with open_file(path) as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+        while part := file.read(1 << 20):
+            digest.update(part)
+    return digest.hexdigest()

@@ -151,7 +151,7 @@ def line_panels(
     for axes, (heading, lines) in zip(every, panels.items(), strict=True):
         for name, line in lines.items():
             number = names.index(name)
-            look = {"color": _COLOURS[number % len(_COLOURS)], "marker": _MARKS[number % len(_MARKS)]}
+            look: dict[str, Any] = {"color": _COLOURS[number % len(_COLOURS)], "marker": _MARKS[number % len(_MARKS)]}
             look |= {"linestyle": "--", "markerfacecolor": "white", "alpha": 0.7} if line.published else {}
             (shown[name],) = axes.plot(line.x, line.y, markersize=5, label=name, **look)
             for place, word in enumerate(line.words):
