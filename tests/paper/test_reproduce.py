@@ -14,8 +14,9 @@ from typer.testing import CliRunner
 import pwoa
 from pwoa.cli import app
 from pwoa.paper import list_plans
+from pwoa.paper.plan import ATTACKS
 from pwoa.paper.rows import merged
-from pwoa.sweep import Task
+from pwoa.sweep import Swept, Task
 from pwoa.sweep.child import carry_out
 
 RESULTS = Path(__file__).parents[2] / "results"
@@ -31,28 +32,8 @@ SMALL = [
     "evaluation.strong=4",
     "evaluation.checks=false",
 ]
-COLUMNS = [
-    "table",
-    "dataset",
-    "architecture",
-    "teacher",
-    "method",
-    "objective",
-    "rate",
-    "mix",
-    "seed",
-    "epochs",
-    "natural",
-    "fgsm",
-    "pgd10",
-    "pgd20",
-    "cw",
-    "autoattack",
-    "n",
-    "paper_autoattack",
-    "training_seconds",
-    "device",
-]
+ABOUT = ("table", "dataset", "architecture", "teacher", "method", "objective", "rate", "mix", "seed", "epochs")
+COLUMNS = (*ABOUT, *ATTACKS, "n", "paper_autoattack", "training_seconds", "device")
 
 
 @pytest.fixture
@@ -117,7 +98,7 @@ def test_runs_without_their_teacher_wait_and_others_are_done(tmp_path: Path, ran
 
     def train(points: Sequence[Any], folder: Path, *rest: object) -> Any:
         trained.extend(point.name for point in points)
-        return pwoa.sweep.Swept([], {}, {"all": "no time"})
+        return Swept([], {}, {"all": "no time"})
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("pwoa.paper.sweep_points", train)
@@ -150,7 +131,8 @@ def test_the_list_tells_what_is_done_and_what_the_rest_takes(tmp_path: Path) -> 
     assert by_name["mix"].seconds > by_name["ablation-mnist"].seconds > 60
     outcome = CliRunner().invoke(app, ["reproduce", "--scale", "short", "--out", str(tmp_path)])
     assert outcome.exit_code == 0
-    assert "ablation-cifar100" in outcome.stdout
+    assert "comparison-cifar100-mix0" in outcome.stdout
+    assert "Teachers that are not there: resnet18-cifar10-trades, wrn-34-10-" in outcome.stdout
     refused = CliRunner().invoke(app, ["reproduce", "--scale", "long"])
     assert refused.stderr == "error: --scale long: one of quick, short, paper\n"
 

@@ -162,13 +162,13 @@ def _cells(plan: str, grid: Mapping[str, Any], scale: str, where: Where, setting
         path = Path(where(rest["apd.teacher"]))
         rest["apd.teacher"] = str(path / WEIGHTS if path.is_dir() else path)
     points = expand_tree({"recipe": teacher.data, "set": fixed, "grid": [rest]}, plan)
-    cells = [_cell(name, point.recipe, scale, where, settings) for point in points]
+    cells = [_cell(name, point.recipe, scale, settings) for point in points]
     embedded = "rehearsal" in scales()[scale]
     return [dataclasses.replace(cell, needs=() if embedded else tuple(needs)) for cell in cells]
 
 
-def _cell(teacher: str | None, recipe: Recipe, scale: str, where: Where, settings: Sequence[str]) -> Cell:
-    changed = scaled(recipe, scale, where).with_settings(settings)
+def _cell(teacher: str | None, recipe: Recipe, scale: str, settings: Sequence[str]) -> Cell:
+    changed = scaled(recipe, scale).with_settings(settings)
     here = rehearsed(teacher, scale)
     named = f"{here or changed.teacher.architecture}-{_short(changed)}"
     usual = flat(
@@ -186,16 +186,16 @@ def _dense(name: str, scale: str, where: Where, settings: Sequence[str]) -> Cell
     recipe = load_recipe(teacher.data).with_settings(own)
     here = find_teacher(rehearsed(name, scale) or name)
     dense = Key(teacher.data, teacher.architecture, name, TEACHER, None, 1.0, 0.0)
-    changed = scaled(recipe, scale, where).with_settings(settings)
+    changed = scaled(recipe, scale).with_settings(settings)
     key = dataclasses.replace(dense, dataset=changed.data.name, architecture=here.architecture, teacher=here.name)
     return Cell(dense, key, here.name, changed, (here.name,))
 
 
-def scaled(recipe: Recipe, scale: str, where: Where) -> Recipe:
+def scaled(recipe: Recipe, scale: str) -> Recipe:
     """Return a recipe of the paper's schedule at a scale."""
     about = scales()[scale]
     if "rehearsal" in about:
-        return _rehearsed(recipe, load_recipe(about["rehearsal"]), where)
+        recipe = _rehearsed(recipe, load_recipe(about["rehearsal"]))
     for rule in about["rule"]:
         if recipe.data.name in rule.get("data", [recipe.data.name]) and recipe.method in rule.get(
             "methods", [recipe.method]
@@ -216,7 +216,7 @@ def rehearsed(teacher: str | None, scale: str) -> str | None:
     return next(name for name, known in known_teachers().items() if known.checkpoint)
 
 
-def _rehearsed(recipe: Recipe, small: Recipe, where: Where) -> Recipe:
+def _rehearsed(recipe: Recipe, small: Recipe) -> Recipe:
     """Return a small recipe with what makes a cell of a plan what it is: its method, rate, mix ratio, and objective."""
     weights = {key: value for key, value in flat(recipe).items() if key.startswith("objective.")}
     off = {key: 0.0 for key in ("distillation", "hsic_x", "hsic_y") if not weights[f"objective.{key}"]}
@@ -229,7 +229,7 @@ def _rehearsed(recipe: Recipe, small: Recipe, where: Where) -> Recipe:
     else:
         lite = {"pretrain.lite": recipe.sparsity.rate, "pretrain.epochs": 3, "pretrain.steps": 3}
         changed = changed.with_settings({**lite, "training.batch": 64})
-    return method.complete(changed.with_settings({"evaluation.seed": 0}))
+    return method.complete(changed)
 
 
 def _kept(cells: Sequence[Cell], scale: str) -> list[Cell]:
@@ -237,7 +237,7 @@ def _kept(cells: Sequence[Cell], scale: str) -> list[Cell]:
     about = scales()[scale]
     rates = about.get("rates")
     kept = [cell for cell in cells if rates is None or cell.measures or cell.paper.rate in rates]
-    return list({cell.key: cell for cell in reversed(kept)}.values())[::-1] if "teachers" in about else kept
+    return list({cell.key: cell for cell in reversed(kept)}.values())[::-1] if "rehearsal" in about else kept
 
 
 def key_of(recipe: Recipe, teacher: str | None) -> Key:
