@@ -40,6 +40,7 @@ def row_of(plan: str, cell: Cell, scale: str, folder: Path) -> Row:
             "paper_autoattack": published_row(plan, cell.paper).get("autoattack"),
             "training_seconds": round(result["training_seconds"], 1),
             "evaluation_seconds": round(result.get("evaluation_seconds", 0.0), 1),
+            "parameters": result.get("parameters"),
             "overall_rate": result.get("overall_rate"),
             "macs_rate": result.get("macs_rate"),
             "device": result["device"],

@@ -159,9 +159,9 @@ def _line(
     table: str, cell: Cell, found: Found | None, teacher: Found | None, attacks: Sequence[str]
 ) -> tuple[str, ...]:
     dense = cell.key.method == TEACHER
-    paper = published_row("pretrained" if dense else table, cell.paper)
+    paper = published_row("pretrained" if dense else table, cell.paper) if _comparable(cell) else {}
     values = found.values if found else {}
-    cells = [_name(cell.paper) + (" †" if found and found.to_scale else "")]
+    cells = [_name(cell.key if dense else cell.paper) + (" †" if found and found.to_scale else "")]
     for attack in attacks:
         own = values.get(attack)
         if attack == "autoattack" and own is None:
@@ -178,6 +178,11 @@ def _line(
         seconds = f"{seconds} ({paper['hours']:g} h)".strip()
     kept = "" if dense else _retention(found, teacher, paper, cell.paper)
     return (*cells, interval, kept, epochs, seconds, runs)
+
+
+def _comparable(cell: Cell) -> bool:
+    """Tell whether a line is of the paper's data, or a part of it: in a rehearsal, most are not."""
+    return cell.key.dataset.partition("-")[0] == cell.paper.dataset
 
 
 def _name(key: Key) -> str:
@@ -225,6 +230,8 @@ def _notes(plan: Plan, found: Sequence[Found | None]) -> tuple[str, ...]:
     notes = ["Accuracy in percent; in brackets the paper's, and the difference. The interval is of the last attack."]
     if any(one.to_scale for one in there):
         notes.append("† to scale: other epochs, or other data, than the paper's.")
+    if not all(map(_comparable, plan.cells)):
+        notes.append("A rehearsal on other data than the paper's, so its numbers are left out.")
     if any(one.values.get("autoattack") is None and one.values.get("strong") is not None for one in there):
         notes.append("Where AutoAttack was not run, its column has strong: APGD-CE and APGD-T.")
     n = sorted({row.get("n_autoattack") or 0 for one in there for row in one.rows} - {0})
