@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from pwoa.evaluation.measure import evaluate as evaluate
     from pwoa.models.checkpoints.inspection import inspect_checkpoint as inspect_checkpoint
     from pwoa.models.load import load_model as load_model
+    from pwoa.paper import reproduce as reproduce
     from pwoa.recipe import Evaluation as Evaluation
     from pwoa.recipe import Recipe as Recipe
     from pwoa.recipe import load_recipe as load_recipe
@@ -43,6 +44,7 @@ _HOMES = {
     "prune": "pwoa.runs.prune",
     "push_to_hub": "pwoa.share.publish",
     "report": "pwoa.report",
+    "reproduce": "pwoa.paper",
     "save_pretrained": "pwoa.share.publish",
 }
 

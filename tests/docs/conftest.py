@@ -231,7 +231,7 @@ def sweeps_at_once(patch: pytest.MonkeyPatch) -> None:
 
     def run(tasks: Sequence[Any], ended: Callable[[Any, str | None], None], *places: object) -> None:
         for task in tasks:
-            ended(task, task.reason() if carry_out(task.recipe, task.folder) else None)
+            ended(task, task.reason() if carry_out(task.recipe, task.folder, (), task.teacher) else None)
 
     def first_points(path: Path, settings: Sequence[str] = ()) -> list[Point]:
         points = expand(path, settings)[:2]
@@ -280,7 +280,8 @@ def furnish(folder: Path, written: dict[str, str]) -> None:
     torch.save({"state_dict": narrow.state_dict()}, folder / "trades.pt")
     save_file(narrow.state_dict(), folder / "robust.safetensors")
     save_onnx(folder / "net.onnx")
-    (folder / "downloads").mkdir()
+    for name in ("downloads", "teachers"):
+        (folder / name).mkdir()
     for name in ("benchmarks", "results", "scripts"):
         (folder / name).symlink_to(ROOT / name)
     pwoa.save_pretrained(narrow, folder / "hub")

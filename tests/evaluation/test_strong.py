@@ -82,6 +82,24 @@ def test_it_is_the_attack_of_its_name_on_the_first_images(tiny_teacher: nn.Modul
     assert first.interval("strong") == alone.interval("strong")
 
 
+def test_long_attacks_are_run_on_the_first_images_only(
+    tmp_path: Path, tiny_teacher: nn.Module, tiny_data: Data, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    few = {"evaluation.long": 10, "evaluation.attacks": "natural,pgd2,autoattack"}
+    threat = Threat(radius=0.2, step=0.02)
+    monkeypatch.setattr("pwoa.evaluation.folder.SAVE_SECONDS", 0.0)
+    found = pwoa.evaluate(tiny_teacher, tiny_data, settings=few, threat=threat, checks=False, folder=tmp_path / "few")
+    alone = robustness(tiny_teacher, tiny_data.test.first(10), threat, ("natural", "autoattack"))
+    assert torch.equal(found.right["autoattack"], alone.right["autoattack"])
+    assert found.fewer == {"autoattack": 10, "worst": 10}
+    assert {len(after) for after in found.after.values()} == {10}
+    assert [row.n for row in score_rows(found)] == [48, 48, 10, 10, 10, 10, 10, 10]
+    again = pwoa.evaluate(tiny_teacher, tiny_data, settings=few, threat=threat, checks=False, folder=tmp_path / "few")
+    assert again.accuracies == found.accuracies
+    result = json.loads((tmp_path / "few" / "result.json").read_text())
+    assert (result["long"], result["footnote"]) == (10, "the first 10 of 48 test images")
+
+
 def test_it_is_not_run_where_autoattack_is(tiny_teacher: nn.Module, tiny_data: Data) -> None:
     subject = Subject.of(tiny_teacher, tiny_data, 30, torch.device("cpu"))
     assert subject.strong_images(Evaluation()) == 30

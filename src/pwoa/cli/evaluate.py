@@ -24,8 +24,8 @@ from pwoa.cli.report import ReportOption, write_report
 from pwoa.errors import InputError, counted
 
 ATTACKS_HELP = (
-    "natural, fgsm, pgdN, cw, cwN, autoattack or its parts (apgd-ce, apgd-t, fab-t, square), square-paper, strong, "
-    "transfer, replica; paper is the paper's six measures. Else those of the run's recipe, then strong."
+    "natural, fgsm, pgdN, cw, cwN, fmn, autoattack or its parts (apgd-ce, apgd-t, fab-t, square), square-paper, "
+    "strong, transfer, replica; paper is the paper's six measures. Else those of the run's recipe, then strong."
 )
 
 
@@ -108,6 +108,8 @@ def evaluate(
     _print_scores(scores, f"{model}: {counted(scores.images, 'test image')}, {scores.threat}")
     if scores.curve and scores.folder is not None:
         _plot_curve(scores, scores.folder / "curve.png")
+    elif scores.distances and scores.folder is not None:
+        _plot_distances(scores, scores.folder / "curve.png")
     if scores.folder is not None:
         write_report(scores.folder, report)
 
@@ -162,5 +164,25 @@ def _plot_curve(scores: Any, path: Path) -> None:
     try:
         security_curve([point.threat.radius for point in points], curves, norm, path, intervals=intervals)
         say(f"security curve: {path}")
+    except InputError as error:
+        say(str(error))
+
+
+def _plot_distances(scores: Any, path: Path) -> None:
+    """Draw the accuracy at all radii, and tell how far the nearest broken images are: nothing is attacked for it."""
+    from pwoa.attacks.registry import attack_label
+    from pwoa.report.plots import security_curve
+
+    radii = [scores.threat.radius * step / 10 for step in range(21)]
+    for name, far in scores.distances.items():
+        half = float(far.median())
+        say(f"half of the images are broken by {attack_label(name)} within {half:.4g}, {scores.threat.norm}")
+    curves = {
+        name: [100 * float(scores.at_radius(name, radius).float().mean()) for radius in radii]
+        for name in scores.distances
+    }
+    try:
+        security_curve(radii, curves, scores.threat.norm, path)
+        say(f"security curve from the distances: {path}")
     except InputError as error:
         say(str(error))

@@ -159,6 +159,9 @@ def sweep(
     address: Annotated[str | None, typer.Option(help="Where the Ray cluster is, as HOST:6379 or auto.")] = None,
     retries: Annotated[int, typer.Option(min=0, help="How often a run that was killed is started again.")] = 2,
     report: ReportOption = True,
+    minutes: Annotated[
+        float | None, typer.Option(help="Stop after so many minutes; the same command goes on later.")
+    ] = None,
     settings: SetOption = None,
 ) -> None:
     """Prune many times: every combination of the settings in a grid.
@@ -180,6 +183,7 @@ def sweep(
         jobs=jobs,
         address=address,
         retries=retries,
+        minutes=minutes,
         progress=ConsoleProgress(),
     )
     if result.rows:

@@ -5,6 +5,7 @@ progress.safetensors  while it runs: all verdicts so far, and the state of the a
                       (it says of which evaluation it is, and has a checksum)
 verdicts.safetensors  which images are right under which attack
 examples.safetensors  a dozen images, attacked, and what the model says of them
+distances.safetensors how far the nearest broken images are, by the attacks that look for these (fmn)
 result.json           accuracies, intervals, warnings, in the words RobustBench has for them
 """
 
@@ -18,12 +19,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import save as to_bytes
 from torch import Tensor
 
 from pwoa.attacks.autoattack import ROBUST, State
-from pwoa.attacks.registry import NATURAL, STRONG, find_attack
+from pwoa.attacks.registry import AUTOATTACK, NATURAL, STRONG, find_attack
 from pwoa.errors import InputError, first_line
 from pwoa.evaluation.agreement import Agreement
 from pwoa.evaluation.checks import Finding
@@ -34,7 +35,7 @@ from pwoa.storage.reading import parse_json, read_json
 from pwoa.threat import Threat
 
 ASKED = "evaluation.json"
-PROGRESS = "progress.safetensors"
+PROGRESS, DISTANCES = "progress.safetensors", "distances.safetensors"
 SAVE_SECONDS = 15.0
 _OF_VERDICTS = ("model", "data", "images", "threat", "seed")
 """What the file of verdicts says of the evaluation it is of."""
@@ -112,19 +113,29 @@ class EvaluationFolder(Folder):
             if len(measurements) > len(radii):
                 raise ValueError(f"it has {len(measurements)} radii, not {len(radii)}")
             for measured, at in zip(measurements, radii, strict=False):
-                _check_possible(measured, self.asked, self._images_by_attack() if at else {NATURAL: images}, classes)
+                counts = self._images_by_attack(at == radius) if at else {NATURAL: images}
+                _check_possible(measured, self.asked, counts, classes)
             return measurements
         except Exception as error:  # a damaged file can hold anything
             raise InputError(f"{path} is damaged ({first_line(error)}); delete it to begin anew") from None
 
-    def _images_by_attack(self) -> dict[str, int]:
-        """Return on how many images each attack is run, in the order in which the longer ones are."""
-        few = self.asked.get("strong", 0)
-        return dict.fromkeys(self.asked["attacks"], self.asked["images"]) | ({STRONG: few} if few else {})
+    def _images_by_attack(self, first: bool) -> dict[str, int]:
+        """Return on how many images each attack is run, in the order in which the longer ones are.
+
+        first: at the attacker's own radius; from there the distances are known for others.
+        """
+        images, few = self.asked["images"], self.asked.get("strong", 0)
+        long = self.asked.get("long", images)
+        names = [name for name in self.asked["attacks"] if first or not find_attack(name).nearest]
+        counts = {name: images if find_attack(name).short else long for name in names}
+        return counts | ({STRONG: few} if few else {})
 
     def finish(self, scores: Scores, result: Mapping[str, Any]) -> None:
         """Write verdicts and result, and drop the progress: the evaluation is done."""
         save_verdicts(self.path / FILE, verdicts_of(scores), {key: self.asked[key] for key in _OF_VERDICTS})
+        if scores.distances:
+            with replacing(self.path / DISTANCES) as file:
+                file.write(to_bytes({name: far.clone() for name, far in scores.distances.items()}))
         self.write_json(RESULT, result)
         self.tidy()
 
@@ -137,9 +148,22 @@ class EvaluationFolder(Folder):
         if any(key in result and result[key] != self.asked[key] for key in _OF_VERDICTS):
             raise InputError(f"{self.path / RESULT} is of another evaluation; choose another folder")
         try:
-            return _scores_from(right, result, Threat(**self.asked["threat"]))
-        except (AttributeError, LookupError, TypeError, ValueError, OverflowError) as error:
+            scores = _scores_from(right, result, Threat(**self.asked["threat"]))
+            return dataclasses.replace(scores, distances=self._distances(scores))
+        except (AttributeError, LookupError, OSError, TypeError, ValueError, OverflowError, SafetensorError) as error:
             raise InputError(f"{self.path / RESULT} is damaged ({first_line(error)}); choose another folder") from None
+
+    def _distances(self, scores: Scores) -> dict[str, Tensor]:
+        """Return the distances of a finished evaluation, which must be those of its verdicts."""
+        names = [name for name in scores.right if find_attack(name).nearest]
+        if not names or not scores.threat.radius:
+            return {}
+        with safe_open(self.path / DISTANCES, framework="pt") as file:
+            distances = {name: file.get_tensor(name) for name in names}
+        for name, far in distances.items():
+            if far.dtype != torch.float32 or not torch.equal(far > scores.threat.radius, scores.right[name]):
+                raise ValueError(f"the distances of {name} are not those of its verdicts")
+        return distances
 
 
 def _brief(value: Any) -> Any:
@@ -191,6 +215,7 @@ def _packed(measurements: Sequence[Measurement]) -> tuple[dict[str, Tensor], lis
     for number, measured in enumerate(measurements):
         for kind, verdicts in (("right", measured.right), ("after", measured.after)):
             tensors |= {f"{number}/{kind}/{name}": right.clone() for name, right in verdicts.items()}
+        tensors |= {f"{number}/distance/{name}": far.clone() for name, far in measured.distances.items()}
         entry: dict[str, Any] = {"seconds": measured.seconds, "done": measured.done, "ensemble": None}
         if (state := measured.ensemble) is not None:
             parts = {"broken_by": state.broken_by, "best": state.best, "left": state.left}
@@ -213,7 +238,8 @@ def _unpacked(
             parts = {name: value.to(device) for name, value in under(f"{number}/state/").items()}
             state = State(parts["broken_by"], parts["best"], parts["left"], **entry["ensemble"])
         right, after = under(f"{number}/right/"), under(f"{number}/after/")
-        found.append(Measurement(right, after, dict(entry["seconds"]), entry["done"], state))
+        distances = under(f"{number}/distance/")
+        found.append(Measurement(right, after, dict(entry["seconds"]), entry["done"], state, distances))
     return found
 
 
@@ -234,9 +260,16 @@ def _check_possible(measured: Measurement, asked: Mapping[str, Any], counts: Map
     if not _is_reached(measured.done, images, batch):
         raise ValueError(f"{measured.done} of {images} images are done")
     attacks = {name: find_attack(name) for name in counts}
+    expected = dict.fromkeys(measured.after, counts.get(AUTOATTACK, images)) | dict(counts)
     for name, right in (*measured.right.items(), *measured.after.items()):
-        if right.dtype != torch.bool or right.shape != (counts.get(name, images),):
-            raise ValueError(f"the verdicts of {name} are not those of {counts.get(name, images)} images")
+        if right.dtype != torch.bool or right.shape != (expected.get(name, images),):
+            raise ValueError(f"the verdicts of {name} are not those of {expected.get(name, images)} images")
+    near = {name for name, attack in attacks.items() if attack.nearest and name in measured.right}
+    if measured.distances.keys() != near or any(
+        far.shape != (images,) or far.dtype != torch.float32 or bool((far < 0).any() or far.isnan().any())
+        for far in measured.distances.values()
+    ):
+        raise ValueError("its distances are not those of its attacks")
     short = {name for name, attack in attacks.items() if attack.short}
     if not measured.right.keys() <= attacks.keys() or (measured.done and not short <= measured.right.keys()):
         raise ValueError(f"its verdicts are of {', '.join(measured.right)}")

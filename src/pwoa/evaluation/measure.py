@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from pwoa.attacks.registry import STRONG
+from pwoa.attacks.registry import STRONG, find_attack
 from pwoa.data.images import Data
 from pwoa.data.load import load_data
 from pwoa.devices import choose_device, exact_float32
@@ -291,14 +291,16 @@ def _attack(
 ) -> Scores:
     """Return the scores at the attacker's own radius, with those at the other radii as their curve."""
     threats = curve_threats(evaluation, threat)
+    attacking = tuple(name for name in evaluation.attacks if not find_attack(name).nearest)
     others = [other for other in threats if other.radius != threat.radius]
-    few, points = subject.strong_images(evaluation), []
+    few, long = subject.strong_images(evaluation), subject.long_images(evaluation)
+    points: list[Scores] = []
     for number, now in enumerate([threat, *others]):
         if number == len(measurements):
             measurements.append(Measurement())
-        attacks, strong = (evaluation.attacks, few) if now.radius else (("natural",), 0)
+        attacks, strong = (attacking if number else evaluation.attacks, few) if now.radius else (("natural",), 0)
         title = f"{task} at radius {now.radius_text}" if others else task
-        progress.start(title, work(len(subject.images), attacks, strong))
+        progress.start(title, work(len(subject.images), attacks, strong, long))
 
         def save(measured: Measurement) -> None:
             if place is not None:
@@ -316,14 +318,20 @@ def _attack(
             surrogate=subject.surrogate,
             replica=subject.replica,
             strong=strong,
+            long=long,
             advance=progress.advance,
             measured=measurements[number],
             save=save,
         )
         if not now.radius:  # nothing can be moved
             natural = scores.right["natural"]
-            right = dict.fromkeys(evaluation.attacks, natural) | ({STRONG: natural[:few]} if few else {})
-            scores = dataclasses.replace(scores, right=right)
+            right = {name: natural if find_attack(name).short else natural[:long] for name in evaluation.attacks}
+            scores = dataclasses.replace(scores, right=right | ({STRONG: natural[:few]} if few else {}))
+        if number:  # distances tell of every radius
+            near = {name: points[0].at_radius(name, now.radius) for name in points[0].distances}
+            near = near if now.radius else dict.fromkeys(near, scores.right["natural"])
+            order = dict.fromkeys((*evaluation.attacks, *scores.right))
+            scores = dataclasses.replace(scores, right={name: {**scores.right, **near}[name] for name in order})
         points.append(scores)
     curve = tuple(sorted(points, key=lambda scores: scores.threat.radius)) if threats else ()
     return dataclasses.replace(points[0], curve=curve)

@@ -78,6 +78,8 @@ class Scores(Mapping[str, float]):
     curve: the scores at other radii.
     agreement: how the answers are to those of the model's twin, if it has one.
     folder: where they are kept, if they are.
+    distances: by an attack that looks for the nearest broken image, as fmn, how far that is for each image: 0 for one
+        that is wrong already, infinity where none was found.
     """
 
     threat: Threat
@@ -88,6 +90,16 @@ class Scores(Mapping[str, float]):
     curve: tuple[Scores, ...] = ()
     agreement: tuple[Agreement, ...] = ()
     folder: Path | None = None
+    distances: dict[str, Tensor] = field(default_factory=dict)
+
+    def at_radius(self, attack: str, radius: float) -> Tensor:
+        """Tell which images are right under an attack at any radius, by its distances: nothing is attacked for it.
+
+        Example: `scores.at_radius("fmn", 4 / 255).float().mean()`.
+        """
+        if attack not in self.distances:
+            raise InputError(f"{attack} keeps no distances; evaluate with the attack fmn, which does")
+        return self.distances[attack] > radius
 
     def __getitem__(self, attack: str) -> float:
         return percent(self.right[attack])

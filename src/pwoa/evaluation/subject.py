@@ -114,6 +114,10 @@ class Subject:
         included = {STRONG, AUTOATTACK} & set(evaluation.attacks)
         return 0 if included or not self.differentiable else min(evaluation.strong, len(self.images))
 
+    def long_images(self, evaluation: Evaluation) -> int:
+        """Return on how many images the long attacks among those of the evaluation are run."""
+        return min(evaluation.long or len(self.images), len(self.images))
+
     def asked(self, evaluation: Evaluation, threat: Threat) -> dict[str, Any]:
         """Return what tells this evaluation from others; another version of pwoa may attack in another way."""
         return {
@@ -123,6 +127,7 @@ class Subject:
             "images": len(self.images),
             "attacks": list(evaluation.attacks),
             "strong": self.strong_images(evaluation),
+            **({"long": self.long_images(evaluation)} if evaluation.long else {}),
             "threat": dataclasses.asdict(threat),
             "precision": evaluation.precision,
             "surrogate": None if self.surrogate is None else fingerprint(self.surrogate),
@@ -148,13 +153,14 @@ class Subject:
             "seed",
             "checks",
             "strong",
+            "long",
         )
         return {
             "name": name,
             "dataset": self.data.name,
             "architecture": architecture_name(self.model) if self.differentiable else self.model.name,
             "images_of": len(self.data.test),
-            **{key: asked[key] for key in shown},
+            **{key: asked[key] for key in shown if key in asked},
             "artefact": self.hashes.get("artefact"),
             "device": device_name(self.device),
             "versions": {"pwoa": __version__, "torch": torch.__version__},

@@ -206,7 +206,7 @@ class Evaluation:
     precision: `auto` searches on a faster copy of the model and lets the model in float32 decide; `float32` searches in
     float32 too. radii: measure at these radii as well. checks: look for signs that the accuracy is too high.
     strong: on how many of the images, from the first, the attack `strong` is run after the others (0: on none); not if
-    it, or AutoAttack, is among them.
+    it, or AutoAttack, is among them. long: on how many AutoAttack and the others that take long are run (0: on all).
     """
 
     attacks: tuple[str, ...] = setting(
@@ -222,6 +222,7 @@ class Evaluation:
     radii: tuple[float, ...] = setting((), "measure at these radii as well: a security curve")
     checks: bool = setting(True, "look for signs that the accuracy is too high")
     strong: int = number(256, "on how many images the attack strong ends a table; 0: on none", low=0)
+    long: int = number(0, "on how many images the long attacks, as autoattack, are run; 0: on all", low=0)
 
 
 @dataclass(frozen=True)

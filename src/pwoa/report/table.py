@@ -40,7 +40,7 @@ def score_rows(scores: Scores) -> list[Row]:
         if name == "autoattack":
             for part, after in scores.after.items():
                 seconds = scores.seconds.get(f"{name}:{part}")
-                rows.append(Row(part, int(after.sum()), scores.images, seconds, indent=1))
+                rows.append(Row(part, int(after.sum()), len(after), seconds, indent=1))
     if len(scores.right) > 1:
         rows.append(Row(WORST, int(scores.worst.sum()), len(scores.worst), None, strong=True))
     return rows

@@ -2,7 +2,6 @@
 
 import copy
 import hashlib
-import shutil
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
@@ -26,22 +25,21 @@ from pwoa.methods.method import Method
 from pwoa.models.architectures.registry import architecture_name
 from pwoa.models.border import check_model
 from pwoa.models.checkpoints.folder import describe_model, fingerprint
-from pwoa.models.load import kind_of, load_model, refuse_exported, trained_threat
+from pwoa.models.load import trained_threat
 from pwoa.progress import Progress, choose_progress
 from pwoa.recipe import (
-    AUTO,
     Recipe,
     SparsityRecipe,
     load_recipe,
-    numbers,
     preset_for,
     recipe_for,
     recorded_recipe,
     records_recipe,
 )
-from pwoa.recipe.settings import is_factory, merge
+from pwoa.recipe.settings import merge
 from pwoa.runs import prepare
 from pwoa.runs.folder import Result, Run
+from pwoa.runs.teacher import copy_measurement, load_teacher, share_measurement
 from pwoa.sparsity import Constraint, describe_size, prunable
 from pwoa.sparsity.constraint import plan_notes, warn_of_thin_layers
 from pwoa.threat import Threat
@@ -79,7 +77,8 @@ def prune(
         advprune, hydra, harp, apd, magnitude) for "method". The competing methods are published with training.mix 1.
     folder: where the run lives; the same folder again resumes it. None chooses one under runs/.
     force: prune even a teacher that fails the check of its robustness.
-    teacher_evaluation: the folder of the teacher's evaluation, if it was measured before by the same recipe.
+    teacher_evaluation: the folder of the teacher's evaluation, which runs of the same recipe share: it is measured
+        there unless it has been before.
     progress: by default bars on a terminal and nothing elsewhere; False shows nothing, True lines everywhere.
     What the defence checks find is also a Python warning (`pwoa.errors.DefenceWarning`).
     """
@@ -99,7 +98,7 @@ def prune(
         notes += prepare.note_defaults(plan, changes, Threat(), pruning.stage_epochs(plan))
     loaded = prepare.load_rest(pruning.complete(plan), given, progress)
     if teacher is None:
-        teacher, architecture = _load_teacher(loaded.recipe, loaded.data)
+        teacher, architecture = load_teacher(loaded.recipe, loaded.data)
         loaded = replace(loaded, recipe=loaded.recipe.with_settings({"teacher.architecture": architecture}))
     student = _copy_to_prune(teacher, loaded.recipe.sparsity).to(loaded.device)
     teacher = copy.deepcopy(student).eval().requires_grad_(False)
@@ -159,7 +158,9 @@ def prune(
             start = time.perf_counter()
             place = run.path / OF_TEACHER
             if teacher_evaluation is not None and not place.exists():
-                shutil.copytree(teacher_evaluation, place, ignore=shutil.ignore_patterns(".*"))
+                shared = Path(teacher_evaluation)
+                share_measurement(teacher, identity["teacher"], loaded, shared, progress)
+                copy_measurement(shared, place)
             dense = prepare.measure_model(teacher, identity["teacher"], loaded, place, "teacher", progress)
             pruned = prepare.measure_model(student, model_hash, loaded, run.path / OF_MODEL, "pruned model", progress)
             summary = {
@@ -208,19 +209,6 @@ def _note_threat(recipe: Recipe) -> list[str]:
     trained = trained_threat(recipe.teacher.checkpoint)
     same = trained is None or str(trained) == str(recipe.threat)
     return [] if same else [f"the teacher was trained for {trained}, and is pruned for {recipe.threat}"]
-
-
-def _load_teacher(recipe: Recipe, data: Data) -> tuple[nn.Module, str]:
-    """Load the recipe's teacher, and name its architecture: a run or a model folder knows it."""
-    teacher = recipe.teacher
-    if not teacher.checkpoint:
-        raise InputError("this recipe names no teacher; give one with --checkpoint FILE (teacher.checkpoint)")
-    refuse_exported(teacher.checkpoint)
-    mean, std = numbers(teacher.mean, "teacher.mean"), numbers(teacher.std, "teacher.std")
-    given = is_factory(teacher.architecture) or kind_of(teacher.checkpoint) not in ("folder", "packed")
-    architecture = teacher.architecture if given and teacher.architecture != AUTO else None
-    model = load_model(teacher.checkpoint, data, architecture=architecture, mean=mean, std=std)
-    return model, architecture or architecture_name(model)
 
 
 def _copy_to_prune(teacher: nn.Module, recipe: SparsityRecipe) -> nn.Module:
