@@ -13,12 +13,12 @@ from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from types import NoneType
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
 
-from pwoa.attacks.registry import STRONG
+from pwoa.attacks.registry import STRONG, attack_label
 from pwoa.data.images import Data
 from pwoa.data.load import load_data
 from pwoa.devices import choose_device, exact_float32
@@ -32,7 +32,7 @@ from pwoa.evaluation.scores import Scores
 from pwoa.evaluation.subject import Subject, curve_threats
 from pwoa.models.border import as_logits, evaluating
 from pwoa.models.load import load_model, trained_threat
-from pwoa.progress import Pace, Progress, choose_progress
+from pwoa.progress import EVALUATION, Pace, Part, Progress, choose_progress
 from pwoa.recipe import (
     MAY_BE_CODE,
     Evaluation,
@@ -47,6 +47,10 @@ from pwoa.recipe.settings import merge
 from pwoa.threat import Threat
 
 AUTO = "auto"
+EVALUATING, CHECKING = "evaluating", "checking for signs of a weak attack"
+"""What the tasks of attacks and of defence checks are called."""
+SHORT = "pgd10"
+"""The attack that a teacher is checked by before it is pruned."""
 
 
 def evaluate(
@@ -106,11 +110,12 @@ def evaluate(
     changes = merge(settings, {f"evaluation.{key}": value for key, value in short.items()})
     plan = _plan(model, data, recipe).with_settings(changes)
     given_attacks = "evaluation.attacks" in changes or recipe is not None
-    loaded = load_data(
-        plan.data.name if data is None else data,
-        data_folder=data_folder or (plan.data.folder if data is None else None) or None,
-        progress=progress.reach,
-    )
+    with progress.working("loading the data"):
+        loaded = load_data(
+            plan.data.name if data is None else data,
+            data_folder=data_folder or (plan.data.folder if data is None else None) or None,
+            progress=progress.reach,
+        )
     trained = trained_threat(model)
     if data is not None and recipe is None and not _is_run(model):
         plan = dataclasses.replace(plan, threat=_usual_threat(loaded, trained, changes))
@@ -121,14 +126,14 @@ def evaluate(
     threat = threat or plan.threat
     if trained is not None and str(trained) != str(threat):
         progress.say(f"note: the model was trained for {trained}, and is tested at {threat}")
-    progress.close()
     where = choose_device(device)
     source = copy.deepcopy(model) if isinstance(model, nn.Module) else model  # loading sets it to eval mode
-    network = load_model(source, loaded, architecture=architecture, checkpoint=checkpoint, mean=mean, std=std)
-    other = surrogate
-    if isinstance(other, (str, Path)):
-        other = load_model(other, loaded, architecture=surrogate_architecture)
-    subject = Subject.of(network, loaded, plan.evaluation.images, where, other)
+    with progress.working("loading the model"):
+        network = load_model(source, loaded, architecture=architecture, checkpoint=checkpoint, mean=mean, std=std)
+        other = surrogate
+        if isinstance(other, (str, Path)):
+            other = load_model(other, loaded, architecture=surrogate_architecture)
+        subject = Subject.of(network, loaded, plan.evaluation.images, where, other)
     evaluation = plan.seeded_evaluation()
     named = "evaluation.attacks" in changes and "evaluation.strong" not in changes
     evaluation = dataclasses.replace(
@@ -143,6 +148,7 @@ def evaluate(
         place = Path("runs") / "evaluate" / f"{label or 'model'}-{zlib.crc32(asked.encode()):08x}"
     if place is not None:
         progress.say(f"evaluation folder: {place}")
+    progress.plan(parts(subject, evaluation, threat))
     try:
         scores = measure(subject, evaluation, threat, folder=place, name=label, progress=progress)
     except KeyboardInterrupt:
@@ -198,7 +204,7 @@ def measure(
     *,
     folder: Path | None = None,
     name: str = "",
-    task: str = "evaluating",
+    task: str = EVALUATING,
     progress: Progress | None = None,
 ) -> Scores:
     """Measure a subject by the attacks and checks of an evaluation; with a folder it is kept, and resumed.
@@ -231,16 +237,36 @@ def measure(
     return scores
 
 
+def parts(subject: Subject, evaluation: Evaluation, threat: Threat, task: str = EVALUATING) -> list[Part]:
+    """Return what `measure` will do, as parts of a plan."""
+    points = _points(subject, evaluation, threat, task)
+    measuring = [Part(point.title, point.work(len(subject.images)), EVALUATION) for point in points]
+    if not evaluation.checks:
+        return measuring
+    images = dict.fromkeys(evaluation.attacks, range(len(subject.images)))
+    few = subject.strong_images(evaluation)
+    limit, calls = affordable(images | ({STRONG: range(few)} if few else {}))
+    return [*measuring, Part(CHECKING, limit * calls, EVALUATION)]
+
+
+def teacher_check(recipe: Recipe) -> tuple[Evaluation, Threat, str]:
+    """Return how a teacher is measured before any pruning, and what that task is called.
+
+    Ten steps must cross the ball, so they are quarters of it.
+    """
+    evaluation = Evaluation(attacks=("natural", SHORT), seed=recipe.training.seed, checks=False, strong=0)
+    return evaluation, recipe.threat.in_quarters(), "checking the teacher"
+
+
 def check_teacher(
     teacher: Subject, recipe: Recipe, *, force: bool = False, progress: Progress | None = None
 ) -> dict[str, Any]:
     """Measure natural and short-PGD accuracy before any pruning; an error below `teacher.minimum`, unless forced.
 
-    The subject's images are those held out of training. Ten steps must cross the ball, so they are quarters of it.
+    The subject's images are those held out of training.
     """
-    threat, attack = recipe.threat.in_quarters(), "pgd10"
-    evaluation = Evaluation(attacks=("natural", attack), seed=recipe.training.seed, checks=False, strong=0)
-    scores = measure(teacher, evaluation, threat, task="checking the teacher", progress=progress)
+    evaluation, threat, task = teacher_check(recipe)
+    scores, attack = measure(teacher, evaluation, threat, task=task, progress=progress), SHORT
     minimum = recipe.teacher.minimum
     if scores[attack] < minimum and not force:
         raise InputError(
@@ -249,6 +275,42 @@ def check_teacher(
             f"is {minimum:g} %; give a robust model, check its preprocessing, or use --force (in Python: force=True)"
         )
     return {**scores, "images": scores.images}
+
+
+class _Point(NamedTuple):
+    """An attacker of a security curve: what the task is called, its threat, its attacks, and those of `strong`."""
+
+    title: str
+    threat: Threat
+    attacks: tuple[str, ...]
+    strong: int
+
+    def work(self, images: int) -> int:
+        return work(images, self.attacks, self.strong)
+
+
+def _points(subject: Subject, evaluation: Evaluation, threat: Threat, task: str) -> list[_Point]:
+    """Return the attacker's own point, then those at the other radii; at radius 0 nothing can be moved."""
+    others = [other for other in curve_threats(evaluation, threat) if other.radius != threat.radius]
+    few = subject.strong_images(evaluation)
+    return [
+        _Point(
+            f"{task} at radius {now.radius_text}" if others else task,
+            now,
+            *((evaluation.attacks, few) if now.radius else (("natural",), 0)),
+        )
+        for now in (threat, *others)
+    ]
+
+
+def _figures(measured: Measurement) -> str:
+    """Return the natural accuracy so far, and the lowest under attack."""
+    done = {name: right[: measured.done] for name, right in measured.right.items()}
+    so_far = {name: 100 * float(right.float().mean()) for name, right in done.items() if len(right)}
+    lowest = min(so_far, key=lambda name: so_far[name], default="natural")
+    return ", ".join(
+        f"{attack_label(name)} {so_far[name]:.1f} %" for name in dict.fromkeys(["natural", lowest]) if name in so_far
+    )
 
 
 def _attack(
@@ -261,41 +323,38 @@ def _attack(
     progress: Progress,
 ) -> Scores:
     """Return the scores at the attacker's own radius, with those at the other radii as their curve."""
-    threats = curve_threats(evaluation, threat)
-    others = [other for other in threats if other.radius != threat.radius]
     few, points = subject.strong_images(evaluation), []
-    for number, now in enumerate([threat, *others]):
+    for number, point in enumerate(_points(subject, evaluation, threat, task)):
         if number == len(measurements):
             measurements.append(Measurement())
-        attacks, strong = (evaluation.attacks, few) if now.radius else (("natural",), 0)
-        title = f"{task} at radius {now.radius_text}" if others else task
-        progress.start(title, work(len(subject.images), attacks, strong))
+        progress.start(point.title, point.work(len(subject.images)))
 
         def save(measured: Measurement) -> None:
+            progress.show(_figures(measured))
             if place is not None:
                 place.save(measurements)
 
         scores = robustness(
             subject.model,
             subject.images,
-            now,
-            attacks,
+            point.threat,
+            point.attacks,
             classes=subject.data.classes,
             batch=evaluation.batch,
             seed=evaluation.seed,
             precision=evaluation.precision,
             surrogate=subject.surrogate,
-            strong=strong,
+            strong=point.strong,
             advance=progress.advance,
             measured=measurements[number],
             save=save,
         )
-        if not now.radius:  # nothing can be moved
+        if not point.threat.radius:
             natural = scores.right["natural"]
             right = dict.fromkeys(evaluation.attacks, natural) | ({STRONG: natural[:few]} if few else {})
             scores = dataclasses.replace(scores, right=right)
         points.append(scores)
-    curve = tuple(sorted(points, key=lambda scores: scores.threat.radius)) if threats else ()
+    curve = tuple(sorted(points, key=lambda scores: scores.threat.radius)) if evaluation.radii else ()
     return dataclasses.replace(points[0], curve=curve)
 
 
@@ -307,7 +366,7 @@ def _findings(subject: Subject, scores: Scores, seed: int, progress: Progress) -
 
     model, classes = subject.model, subject.data.classes
     limit, calls = affordable(scores.right)
-    progress.start("checking for signs of a weak attack", limit)
+    progress.start(CHECKING, limit * calls)
     logits = Pace(progress.advance, limit, calls).watch(as_logits(model, classes))
     x, labels = subject.images.batch(torch.arange(len(subject.images), device=subject.device))
     with evaluating(model), exact_float32():

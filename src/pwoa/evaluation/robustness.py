@@ -91,8 +91,12 @@ def robustness(
 
 
 def work(images: int, attacks: Sequence[str], strong: int = 0) -> int:
-    """Return by how many units `robustness` will `advance`: all images once, and once more for each longer attack."""
-    return images * (1 + sum(not find_attack(name).short for name in attacks)) + min(strong, images)
+    """Return by how many units `robustness` will `advance`: about how often it calls the model with an image."""
+    return images * sum(map(_calls, attacks)) + min(strong, images) * _calls(STRONG)
+
+
+def _calls(attack: str) -> int:
+    return sum(find_attack(part).calls for part in find_attack(attack).parts)
 
 
 @dataclass(frozen=True)
@@ -115,9 +119,9 @@ class _Trial:
         for name in names:
             measured.right.setdefault(name, torch.zeros(len(self.images), dtype=torch.bool))
             measured.seconds.setdefault(name, 0.0)
+        calls = sum(map(_calls, names))
         if measured.done:
-            self.advance(measured.done)
-        calls = sum(attack.calls for attack in attacks)
+            self.advance(measured.done * calls)
         for first in range(measured.done, len(self.images), self.batch):
             index = _numbers(self.images)[first : first + self.batch]
             pace = Pace(self.advance, len(index), calls)
@@ -168,9 +172,9 @@ class _Trial:
         """Run the parts of an attack as AutoAttack does, on the model or on a surrogate."""
         measured, name, parts = self.measured, attack.name, attack.parts
         if name in measured.right:
-            self.advance(len(self.images))
+            self.advance(len(self.images) * _calls(name))
             return
-        pace = Pace(self.advance, len(self.images), sum(find_attack(part).calls for part in parts))
+        pace = Pace(self.advance, len(self.images), _calls(name))
         search = surrogate or self.search
 
         def note(state: State) -> None:

@@ -59,21 +59,23 @@ def pretrain(
     if model is not None:
         changes |= {"teacher.architecture": architecture_name(model), "teacher.checkpoint": "given"}
 
-    given = prepare.load_given(data, changes, progress)
+    with progress.working(prepare.LOADING):
+        given = prepare.load_given(data, changes, progress)
     usual = teacher_recipe_for(changes.get("data.name", "mnist"))
     plan = load_recipe(recipe or usual or "teacher-mnist", changes).with_settings(changes)
     training = find_training(plan.method)
     notes = []
     if recipe is None and usual is None:
         notes = prepare.note_defaults(plan, changes, load_recipe("teacher-mnist").threat, training.stage_epochs(plan))
-    loaded = prepare.load_rest(training.complete(plan), given, progress)
-    if model is None and loaded.recipe.teacher.architecture == AUTO:
-        loaded = replace(loaded, recipe=_like_checkpoint(loaded.recipe, loaded.data))
-    network, size = _make_network(loaded.recipe, loaded.data, model)
-    network = copy.deepcopy(network).to(loaded.device)
-    check_model(network, loaded.sample, loaded.data.classes)
-    material = Material.of(loaded.data, loaded.recipe, loaded.device)
-    identity = {"data": loaded.data.fingerprint()}
+    with progress.working(prepare.LOADING):
+        loaded = prepare.load_rest(training.complete(plan), given, progress)
+        if model is None and loaded.recipe.teacher.architecture == AUTO:
+            loaded = replace(loaded, recipe=_like_checkpoint(loaded.recipe, loaded.data))
+        network, size = _make_network(loaded.recipe, loaded.data, model)
+        network = copy.deepcopy(network).to(loaded.device)
+        check_model(network, loaded.sample, loaded.data.classes)
+        material = Material.of(loaded.data, loaded.recipe, loaded.device)
+        identity = {"data": loaded.data.fingerprint()}
 
     with ExitStack() as holding:
         with connected(loaded.device) as processes:
@@ -90,6 +92,7 @@ def pretrain(
                     stage = training(network, material, plan)
                 prepare.lay_out(stage.trained, torch.channels_last)
                 engine = Engine(stage.trained, [stage], material, plan.training, run, progress, processes=processes)
+                progress.plan([*engine.parts(), *prepare.measuring_parts(network, loaded, "model")])
                 if processes.by_first(lambda: run.started):
                     progress.say(run.resuming())
                 elif processes.first:
