@@ -23,8 +23,10 @@ from pwoa.models.load import load_model
 from pwoa.progress import Part, Progress
 from pwoa.recipe import AUTO, Recipe, recorded_recipe
 from pwoa.runs.folder import Result, Run
+from pwoa.runs.tensorboard import Curves, check_installed
 from pwoa.threat import Threat
 from pwoa.training import Engine
+from pwoa.training.engine import Journal
 from pwoa.training.fast import choose_mode
 from pwoa.training.processes import Processes, own_device
 
@@ -84,6 +86,8 @@ def load_rest(recipe: Recipe, data: Data | None, progress: Progress) -> Loaded:
             f"a run has no surrogate for the attack {TRANSFER}: leave it out of evaluation.attacks, and give the "
             "surrogate to pwoa evaluate afterwards"
         )
+    if recipe.training.tensorboard:
+        check_installed()
     curve_threats(recipe.evaluation, recipe.threat)  # radii that cannot be are told before anything is trained
     if data is None:
         data = load_data(recipe.data.name, data_folder=recipe.data.folder or None, progress=progress.reach)
@@ -125,6 +129,11 @@ def open_run(
             why = "as the run was started" if run.started else "for other work keeps the cores busy"
             progress.say(f"{counted(threads, 'thread')} instead of {usual}, {why} (training.threads)")
     return run, replace(loaded, recipe=recipe)
+
+
+def journal_of(run: Run, recipe: Recipe, processes: Processes) -> Journal:
+    """Return where the engine writes: the run, with curves for TensorBoard if the recipe wants them."""
+    return Curves(run) if recipe.training.tensorboard and processes.first else run
 
 
 def finished_result(run: Run, network: nn.Module, processes: Processes, progress: Progress) -> Result | None:

@@ -91,7 +91,8 @@ def pretrain(
                     torch.manual_seed(plan.training.seed + 1)  # a guide is not the network that it guides
                     stage = training(network, material, plan)
                 prepare.lay_out(stage.trained, torch.channels_last)
-                engine = Engine(stage.trained, [stage], material, plan.training, run, progress, processes=processes)
+                journal = prepare.journal_of(run, plan, processes)
+                engine = Engine(stage.trained, [stage], material, plan.training, journal, progress, processes=processes)
                 progress.plan([*engine.parts(), *prepare.measuring_parts(network, loaded, "model")])
                 if processes.by_first(lambda: run.started):
                     progress.say(run.resuming())

@@ -132,7 +132,8 @@ def prune(
                 for stage in chosen.stages:
                     stage.accuracy_of = _validated_on(plan.training.mix)
                 probe = hsic_plane(student, material, plan.objective.points, plan.objective.hsic == "normalised")
-                engine = Engine(student, chosen.stages, material, plan.training, run, progress, probe, processes)
+                journal = prepare.journal_of(run, plan, processes)
+                engine = Engine(student, chosen.stages, material, plan.training, journal, progress, probe, processes)
                 subject = Subject(teacher, material.held_out().first(GATE_IMAGES), loaded.data, loaded.device)
                 known = [] if teacher_evaluation else prepare.measuring_parts(teacher, loaded, "teacher")
                 measuring = [*known, *prepare.measuring_parts(student, loaded, "pruned model")]
