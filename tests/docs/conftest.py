@@ -278,6 +278,8 @@ def furnish(folder: Path, written: dict[str, str]) -> None:
     for name in ("naive", "pwoa"):
         (folder / "runs" / "demo" / name).symlink_to("../mine")
     pwoa.pretrain(recipe="teacher-cifar10", folder=folder / "runs" / "teacher")
+    exec(written["smallnet.py"], names)
+    pwoa.pretrain(names["SmallNet"](), "mnist", folder=folder / "runs" / "small-teacher")
 
 
 @pytest.fixture(scope="module")

@@ -91,7 +91,11 @@ def evaluate(
     threat: the attacker; None takes that of the recipe.
     recipe, settings: whence the other settings come; else from the run, or the defaults with the threat that the model
         was trained for, as its folder says, or that is usual for the data.
-    surrogate: the model that the attack `transfer` searches on.
+    surrogate, surrogate_architecture: the model that the attack `transfer` searches on; its architecture, if needed.
+    architecture, checkpoint, mean, std: as for `load_model`.
+    data_folder: as for `load_data`.
+    device: `auto`, `cpu`, `cuda`, `cuda:1`, ….
+    name: what result.json calls the model.
     folder: where result.json and the verdicts are kept; the same folder again resumes what was broken off. `auto`
         chooses one under runs/evaluate; None keeps nothing.
     progress: by default bars on a terminal and nothing elsewhere; False shows nothing, True lines everywhere.

@@ -49,6 +49,7 @@ def pretrain(
     data: whatever `load_data` takes; None takes the recipe's.
     recipe: a preset's name, a TOML file or a Recipe; None takes the preset for the data, else that for MNIST.
     method: pgd-at, trades, mart, hbar, lbgat, fast-at or natural; short for the setting "method".
+    settings: changes to the recipe, as {"section.key": value}.
     folder: where the run lives; the same folder again resumes it. None chooses one under runs/.
     progress: by default bars on a terminal and nothing elsewhere; False shows nothing, True lines everywhere.
     What the defence checks find is also a Python warning (`pwoa.errors.DefenceWarning`).

@@ -75,8 +75,10 @@ def prune(
     data: whatever `load_data` takes; None takes the recipe's.
     recipe: a preset's name, a TOML file or a Recipe; None takes the preset for the data, with the threat of the
         teacher's own run, and its data if none are given.
-    settings: changes to the recipe, as {"section.key": value}; `rate` is short for "sparsity.rate", `method` (pwoa,
-        advprune, hydra, harp, apd, magnitude) for "method". The competing methods are published with training.mix 1.
+    settings: changes to the recipe, as {"section.key": value}.
+    rate: short for the setting "sparsity.rate", unpruned size over pruned size.
+    method: short for the setting "method": pwoa, advprune, hydra, harp, apd or magnitude. The competing methods are
+        published with training.mix 1.
     folder: where the run lives; the same folder again resumes it. None chooses one under runs/.
     force: prune even a teacher that fails the check of its robustness.
     teacher_evaluation: the folder of the teacher's evaluation, if it was measured before by the same recipe.
