@@ -31,8 +31,10 @@ def demo(
     recipe = load_recipe(recipe)
     start = time.perf_counter()
     progress.say(f"\n1 of 2: naive pruning, rate {recipe.sparsity.rate:g}, with cross-entropy")
+    progress.runs_after = 1
     naive = prune(recipe=recipe, settings=NAIVE, folder=Path(folder) / "naive", progress=progress)
     progress.say(f"\n2 of 2: PwoA, rate {recipe.sparsity.rate:g}, with distillation and the HSIC bottleneck")
+    progress.runs_after = 0
     measured = naive.folder / OF_TEACHER
     ours = prune(recipe=recipe, folder=Path(folder) / "pwoa", teacher_evaluation=measured, progress=progress)
     findings = {"naive": naive.summary["warnings"], "pwoa": ours.summary["warnings"]}

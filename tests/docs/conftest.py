@@ -8,6 +8,7 @@ import shutil
 import sys
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import chdir
 from functools import partial
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -291,6 +292,9 @@ def furnish(folder: Path, written: dict[str, str]) -> None:
     for name in ("naive", "pwoa"):
         (folder / "runs" / "demo" / name).symlink_to("../mine")
     pwoa.pretrain(recipe="teacher-cifar10", folder=folder / "runs" / "teacher")
+    with chdir(folder):
+        own = {"teacher.architecture": "smallnet.py:SmallNet"}
+        pwoa.pretrain(data="mnist", settings=own, folder=Path("runs") / "small-teacher")
 
 
 @pytest.fixture(scope="module")

@@ -99,9 +99,13 @@ def robustness(
 
 
 def work(images: int, attacks: Sequence[str], strong: int = 0, long: int = 0) -> int:
-    """Return by how many units `robustness` will `advance`: all images once, then those of each longer attack."""
-    longer = sum(not find_attack(name).short for name in attacks)
-    return images + longer * (long or images) + min(strong, images)
+    """Return by how many units `robustness` will `advance`: about how often it calls the model with an image."""
+    units = sum((images if find_attack(name).short else long or images) * _calls(name) for name in attacks)
+    return units + min(strong, images) * _calls(STRONG)
+
+
+def _calls(attack: str) -> int:
+    return sum(find_attack(part).calls for part in find_attack(attack).parts)
 
 
 @dataclass(frozen=True)
@@ -126,9 +130,9 @@ class _Trial:
             measured.seconds.setdefault(name, 0.0)
         for attack in (attack for attack in attacks if attack.nearest):
             measured.distances.setdefault(attack.name, torch.zeros(len(self.images)))
+        calls = sum(map(_calls, names))
         if measured.done:
-            self.advance(measured.done)
-        calls = sum(attack.calls for attack in attacks)
+            self.advance(measured.done * calls)
         for first in range(measured.done, len(self.images), self.batch):
             index = _numbers(self.images)[first : first + self.batch]
             pace = Pace(self.advance, len(index), calls)
@@ -192,9 +196,9 @@ class _Trial:
         """Run the parts of an attack as AutoAttack does, on the model or on a surrogate."""
         measured, name, parts = self.measured, attack.name, attack.parts
         if name in measured.right:
-            self.advance(len(self.images))
+            self.advance(len(self.images) * _calls(name))
             return
-        pace = Pace(self.advance, len(self.images), sum(find_attack(part).calls for part in parts))
+        pace = Pace(self.advance, len(self.images), _calls(name))
         search = surrogate or self.search
 
         def note(state: State) -> None:

@@ -195,6 +195,7 @@ class TrainingRecipe:
     )
     threads: int = number(0, "of a CPU; 0: as many as there are free cores", low=0)
     checkpoint_seconds: float = number(15.0, "how often what a run resumes from is saved, at most", low=0)
+    tensorboard: bool = setting(False, "write learning curves for TensorBoard into the run folder")
 
 
 @dataclass(frozen=True)
@@ -317,8 +318,14 @@ class Recipe:
 
 CHOSEN = {"teacher.architecture": AUTO, "training.mode": AUTO, "training.threads": 0, "data.validation": 0}
 """The choices that a recipe may leave to the run, which writes down what it chose."""
-INCIDENTAL = ("training.device", "training.checkpoint_seconds", "data.folder", "teacher.checkpoint")
-"""Where a run is computed, and where its data and teacher lie; what they are is told by their fingerprints."""
+INCIDENTAL = (
+    "training.device",
+    "training.checkpoint_seconds",
+    "training.tensorboard",
+    "data.folder",
+    "teacher.checkpoint",
+)
+"""Where and how visibly a run is computed, and where data and teacher lie, which are told by their fingerprints."""
 
 
 def explain(recipe: Recipe) -> dict[str, str]:

@@ -7,6 +7,7 @@ model.safetensors, model.json      the model, and what is needed to build it aga
 evaluation/model, …/teacher        the evaluations at the end, as `pwoa evaluate` keeps them
 result.json                        the summary
 report.html                        the page, where a command made the run
+tensorboard/                       learning curves, with training.tensorboard
 checkpoint/                        while it runs
 
 Every write is atomic, but for the lines that are appended to metrics.jsonl.
@@ -38,6 +39,7 @@ from pwoa.recipe.sections import INCIDENTAL
 from pwoa.storage.folder import RESULT, Folder, appending, naming, replacing
 from pwoa.storage.reading import TEXT_LIMIT, open_file, read_bytes
 
+CURVES = "tensorboard"
 _TEACHER, _METRICS, _STATE = "teacher.json", "metrics.jsonl", Path("checkpoint") / "state.pt"
 _MAGIC, _HASH = b"pwoa state 2\n", 32
 """How a saved state begins: with this, the identity of its run, and the checksum of the rest, each of so many bytes."""
@@ -260,7 +262,8 @@ class Run(Folder):
         """Remove all that the run has written so far, so that the folder can be given to another."""
         for name in (*reversed(self.marks), _METRICS):
             (self.path / name).unlink(missing_ok=True)
-        shutil.rmtree((self.path / _STATE).parent, ignore_errors=True)
+        for folder in ((self.path / _STATE).parent, self.path / CURVES):
+            shutil.rmtree(folder, ignore_errors=True)
 
     def save_model(self, model: nn.Module, about: Mapping[str, Any]) -> str:
         """Write model.safetensors, and what it is into model.json; return its fingerprint."""

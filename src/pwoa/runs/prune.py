@@ -17,7 +17,7 @@ from pwoa.data.images import Data
 from pwoa.errors import InputError, counted, first_line
 from pwoa.evaluation.checks import warn_of
 from pwoa.evaluation.folder import OF_MODEL, OF_TEACHER
-from pwoa.evaluation.measure import check_teacher
+from pwoa.evaluation.measure import check_teacher, parts, teacher_check
 from pwoa.evaluation.subject import Subject
 from pwoa.guard import example_free
 from pwoa.methods import find_pruning
@@ -73,8 +73,10 @@ def prune(
     data: whatever `load_data` takes; None takes the recipe's.
     recipe: a preset's name, a TOML file or a Recipe; None takes the preset for the data, with the threat of the
         teacher's own run, and its data if none are given.
-    settings: changes to the recipe, as {"section.key": value}; `rate` is short for "sparsity.rate", `method` (pwoa,
-        advprune, hydra, harp, apd, magnitude) for "method". The competing methods are published with training.mix 1.
+    settings: changes to the recipe, as {"section.key": value}.
+    rate: short for the setting "sparsity.rate", unpruned size over pruned size.
+    method: short for the setting "method": pwoa, advprune, hydra, harp, apd or magnitude. The competing methods are
+        published with training.mix 1.
     folder: where the run lives; the same folder again resumes it. None chooses one under runs/.
     force: prune even a teacher that fails the check of its robustness.
     teacher_evaluation: the folder of the teacher's evaluation, which runs of the same recipe share: it is measured
@@ -90,21 +92,23 @@ def prune(
     if teacher is not None:
         changes |= {"teacher.architecture": architecture_name(teacher), "teacher.checkpoint": "given"}
 
-    given = prepare.load_given(data, changes, progress)
+    with progress.working(prepare.LOADING):
+        given = prepare.load_given(data, changes, progress)
     plan = _choose_recipe(recipe, given, changes).with_settings(changes)
     pruning = find_pruning(plan.method)
     notes = [] if teacher is not None else _note_threat(plan)
     if recipe is None and not preset_for(plan.data.name):
         notes += prepare.note_defaults(plan, changes, Threat(), pruning.stage_epochs(plan))
-    loaded = prepare.load_rest(pruning.complete(plan), given, progress)
-    if teacher is None:
-        teacher, architecture = load_teacher(loaded.recipe, loaded.data)
-        loaded = replace(loaded, recipe=loaded.recipe.with_settings({"teacher.architecture": architecture}))
-    student = _copy_to_prune(teacher, loaded.recipe.sparsity).to(loaded.device)
-    teacher = copy.deepcopy(student).eval().requires_grad_(False)
-    check_model(teacher, loaded.sample, loaded.data.classes)
-    material = Material.of(loaded.data, loaded.recipe, loaded.device)
-    identity = {"teacher": fingerprint(teacher), "data": loaded.data.fingerprint(), **_hash_files(pruning, plan)}
+    with progress.working(prepare.LOADING):
+        loaded = prepare.load_rest(pruning.complete(plan), given, progress)
+        if teacher is None:
+            teacher, architecture = load_teacher(loaded.recipe, loaded.data)
+            loaded = replace(loaded, recipe=loaded.recipe.with_settings({"teacher.architecture": architecture}))
+        student = _copy_to_prune(teacher, loaded.recipe.sparsity).to(loaded.device)
+        teacher = copy.deepcopy(student).eval().requires_grad_(False)
+        check_model(teacher, loaded.sample, loaded.data.classes)
+        material = Material.of(loaded.data, loaded.recipe, loaded.device)
+        identity = {"teacher": fingerprint(teacher), "data": loaded.data.fingerprint(), **_hash_files(pruning, plan)}
 
     with ExitStack() as holding:
         with connected(loaded.device) as processes:
@@ -129,12 +133,15 @@ def prune(
                 for stage in chosen.stages:
                     stage.accuracy_of = _validated_on(plan.training.mix)
                 probe = hsic_plane(student, material, plan.objective.points, plan.objective.hsic == "normalised")
-                engine = Engine(student, chosen.stages, material, plan.training, run, progress, probe, processes)
+                journal = prepare.journal_of(run, plan, processes)
+                engine = Engine(student, chosen.stages, material, plan.training, journal, progress, probe, processes)
+                subject = Subject(teacher, material.held_out().first(GATE_IMAGES), loaded.data, loaded.device)
+                known = [] if teacher_evaluation else prepare.measuring_parts(teacher, loaded, "teacher")
+                measuring = [*known, *prepare.measuring_parts(student, loaded, "pruned model")]
+                progress.plan([*parts(subject, *teacher_check(plan)), *engine.parts(), *measuring])
                 if processes.by_first(lambda: run.started):
                     progress.say(run.resuming())
                 else:
-                    held_out = material.held_out().first(GATE_IMAGES)
-                    subject = Subject(teacher, held_out, loaded.data, loaded.device)
                     checked = check_teacher(subject, plan, force=force, progress=progress)
                     accuracies = {attack_label(name): value for name, value in checked.items() if name != "images"}
                     robust = ", ".join(f"{name} {value:.1f} %" for name, value in accuracies.items())

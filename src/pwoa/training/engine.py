@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from pwoa.devices import exact_float32
 from pwoa.errors import Diverged, InputError, first_line
-from pwoa.progress import Progress
+from pwoa.progress import TRAINING, Part, Progress
 from pwoa.recipe.sections import TrainingRecipe
 from pwoa.training.fast import compiled
 from pwoa.training.groups import Plan, grouped
@@ -92,6 +92,10 @@ class Engine:
     def validation_seconds(self) -> float:
         """How long was validated."""
         return math.fsum(line["validation_seconds"] for line in self.metrics)
+
+    def parts(self) -> list[Part]:
+        """Return the stages as parts of a plan, in steps."""
+        return [Part(stage.name, stage.epochs * self._steps, TRAINING) for stage in self.stages]
 
     def train(self) -> None:
         """Run what is left of all stages; afterwards the model has the selected weights."""
