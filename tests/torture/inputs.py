@@ -8,10 +8,12 @@ import tempfile
 import time
 import traceback
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+from pwoa.errors import InputError
 from tests.torture.trials import Part, main
 
 LIMIT = 5.0
@@ -91,7 +93,7 @@ def python_calls(place: Path) -> Iterator[tuple[str, Callable[[], object]]]:
         "method": [large, "nothing", ["pwoa"], {}],
         "recipe": [3, "nothing", place, b"x"],
         "settings": [3, "a=b", {"a": 1}, {"training.seed": large}, {"training": 3}],
-        "teacher_scores": [3, {}, {"natural": large}, {"natural": "x"}, {"natural": float("nan")}, {"natural": 101}],
+        "teacher_evaluation": [3, "nothing", place, b"x", {}, ["x"]],
         "teacher": [3, "nothing", place, b"x"],
         "data": [3, "nothing", place, [], (1, 2)],
     }
@@ -137,7 +139,7 @@ def torture(short: bool) -> Part:
     from typer.testing import CliRunner
 
     from pwoa.cli import app
-    from pwoa.errors import InputError, explain
+    from pwoa.errors import explain
     from pwoa.runs.prune import prune as _loaded_before_the_clock_starts  # noqa: F401
 
     part, before = Part("inputs"), Path.cwd()
@@ -152,7 +154,7 @@ def torture(short: bool) -> Part:
             violation = judge_line(result.stderr.removesuffix("\n"))
             if result.exit_code != 2:
                 violation = f"exit code {result.exit_code}: {result.output[-300:]!r} {result.exception!r:.300}"
-            part.note(f"{arguments!r:.200}", violation or _slow(start))
+            part.note(f"{arguments!r:.200}", violation or _slow(start, partial(CliRunner().invoke, app, arguments)))
         for what, call in calls[:: 3 if short else 1]:
             start, violation = time.perf_counter(), "it was accepted"
             try:
@@ -161,12 +163,18 @@ def torture(short: bool) -> Part:
                 violation = judge_line(explain(error) or "")
             except BaseException:
                 violation = traceback.format_exc(limit=-2)
-            part.note(what, violation or _slow(start))
+            part.note(what, violation or _slow(start, call))
         os.chdir(before)
     return part
 
 
-def _slow(start: float) -> str:
+def _slow(start: float, again: Callable[[], object]) -> str:
+    """Say how long it took since the start, if too long; a busy machine is slow, too, so that it is tried once more."""
+    if time.perf_counter() - start <= LIMIT:
+        return ""
+    start = time.perf_counter()
+    with suppress(InputError):
+        again()
     seconds = time.perf_counter() - start
     return f"it took {seconds:.1f} s" if seconds > LIMIT else ""
 

@@ -23,12 +23,12 @@ from torch import Tensor
 
 from pwoa.attacks.autoattack import ROBUST, State
 from pwoa.attacks.registry import NATURAL, STRONG, find_attack
-from pwoa.errors import InputError, first_line
+from pwoa.errors import InputError, brief, first_line
 from pwoa.evaluation.checks import Finding
 from pwoa.evaluation.robustness import Measurement
 from pwoa.evaluation.scores import FILE, Scores, load_verdicts, save_verdicts
-from pwoa.storage.folder import RESULT, Folder, replacing, unsealed
-from pwoa.storage.reading import parse_json, read_json
+from pwoa.storage.folder import RESULT, Folder, naming, replacing, unsealed
+from pwoa.storage.reading import TEXT_LIMIT, parse_json, read_bytes, read_json
 from pwoa.threat import Threat
 
 ASKED = "evaluation.json"
@@ -36,6 +36,7 @@ PROGRESS = "progress.safetensors"
 SAVE_SECONDS = 15.0
 _OF_VERDICTS = ("model", "data", "images", "threat", "seed")
 """What the file of verdicts says of the evaluation it is of."""
+_KEPT = (ASKED, FILE, RESULT)
 OF_MODEL, OF_TEACHER = Path("evaluation") / "model", Path("evaluation") / "teacher"
 """Where a run keeps the evaluations of its model and of its teacher."""
 
@@ -138,6 +139,22 @@ class EvaluationFolder(Folder):
             return _scores_from(right, result, Threat(**self.asked["threat"]))
         except (AttributeError, LookupError, TypeError, ValueError, OverflowError) as error:
             raise InputError(f"{self.path / RESULT} is damaged ({first_line(error)}); choose another folder") from None
+
+
+def check_finished(folder: str | Path) -> None:
+    """Refuse what is not the folder of a finished evaluation."""
+    if not isinstance(folder, (str, Path)) or not all((Path(folder) / name).is_file() for name in _KEPT):
+        raise InputError(f"{brief(folder)} is no folder of a finished evaluation, as RUN/{OF_TEACHER} is")
+
+
+def copy_finished(source: str | Path, target: Path) -> None:
+    """Copy a finished evaluation; its result comes last, so that a copy that was broken off is measured anew."""
+    with naming(target):
+        target.mkdir(parents=True)
+    for name in _KEPT:
+        content = read_bytes(Path(source) / name, TEXT_LIMIT)
+        with replacing(target / name) as file:
+            file.write(content)
 
 
 def _brief(value: Any) -> Any:

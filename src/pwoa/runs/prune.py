@@ -2,7 +2,6 @@
 
 import copy
 import hashlib
-import shutil
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
@@ -17,7 +16,7 @@ from pwoa.attacks.registry import attack_label
 from pwoa.data.images import Data
 from pwoa.errors import InputError, counted, first_line
 from pwoa.evaluation.checks import warn_of
-from pwoa.evaluation.folder import OF_MODEL, OF_TEACHER
+from pwoa.evaluation.folder import OF_MODEL, OF_TEACHER, check_finished, copy_finished
 from pwoa.evaluation.measure import check_teacher
 from pwoa.evaluation.subject import Subject
 from pwoa.guard import example_free
@@ -87,6 +86,8 @@ def prune(
     if isinstance(teacher, (str, Path)):
         settings, teacher = merge(settings, {"teacher.checkpoint": str(teacher)}), None
     prepare.check_network(teacher, "teacher")
+    if teacher_evaluation is not None:
+        check_finished(teacher_evaluation)
     changes = merge(settings, {"sparsity.rate": rate, "method": method})
     if teacher is not None:
         changes |= {"teacher.architecture": architecture_name(teacher), "teacher.checkpoint": "given"}
@@ -159,7 +160,7 @@ def prune(
             start = time.perf_counter()
             place = run.path / OF_TEACHER
             if teacher_evaluation is not None and not place.exists():
-                shutil.copytree(teacher_evaluation, place, ignore=shutil.ignore_patterns(".*"))
+                copy_finished(teacher_evaluation, place)
             dense = prepare.measure_model(teacher, identity["teacher"], loaded, place, "teacher", progress)
             pruned = prepare.measure_model(student, model_hash, loaded, run.path / OF_MODEL, "pruned model", progress)
             summary = {
