@@ -28,7 +28,7 @@ def torture(short: bool) -> Part:
             works["trades"] = partial(bench.run, "trades")
         for what, work in works.items():
             _fail_at_events(part, what, work, place, 2 if short else 1000)
-        _damage_finished(part, bench, place, 1 if short else 40)
+        _damage_finished(part, bench, place, 1 if short else 16)
         _damage_evaluation(part, bench, place, 2 if short else 60)
         _damage_broken_off(part, bench, place, 1 if short else 40)
     return part

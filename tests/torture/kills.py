@@ -1,6 +1,7 @@
 """Kills: a process that dies at any event of the file system, or at any time, is resumed to the same content.
 
-`python -m tests.torture.kills` tries every event of every method, of an evaluation, and of a sweep.
+`python -m tests.torture.kills` tries 70 events and more of every method and of an evaluation, and random times of them
+and of a sweep.
 """
 
 from __future__ import annotations
@@ -33,8 +34,8 @@ def torture(short: bool) -> Part:
         works: dict[str, Callable[[Path], object]] = {"evaluate": bench.evaluate}
         works |= {method: partial(bench.run, method) for method in (SHORT_METHODS if short else METHODS)}
         for what, work in works.items():
-            _kill_at_events(part, what, work, place, 4 if short else 1000)
-            _kill_at_times(part, what, work, place, 1 if short else 15)
+            _kill_at_events(part, what, work, place, 4 if short else 70)
+            _kill_at_times(part, what, work, place, 1 if short else 8)
         _kill_sweep(part, place, 1 if short else 12)
     return part
 

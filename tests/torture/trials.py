@@ -39,6 +39,8 @@ class Part:
     def note(self, trial: str, violation: str) -> None:
         """Count a trial, and what went wrong in it if anything did."""
         self.tried += 1
+        if not self.tried % 100:
+            print(f"{self.name}: {self.tried} tried, {len(self.violations)} violations", file=sys.stderr, flush=True)
         if violation:
             self.violations.append(f"{trial}: {violation}")
 
