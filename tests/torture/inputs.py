@@ -134,7 +134,7 @@ def judge_line(text: str) -> str:
     return "" if text.isprintable() and len(text) < 3000 else f"not printable: {text[:300]!r}"
 
 
-def torture(short: bool) -> Part:
+def torture(short: bool, every: int = 1) -> Part:
     """Give bad inputs in this process; the table is the same in the short form, of which every third is tried."""
     from typer.testing import CliRunner
 
@@ -142,20 +142,21 @@ def torture(short: bool) -> Part:
     from pwoa.errors import explain
     from pwoa.runs.prune import prune as _loaded_before_the_clock_starts  # noqa: F401
 
-    part, before = Part("inputs"), Path.cwd()
+    part, before = Part("inputs", every), Path.cwd()
     with tempfile.TemporaryDirectory() as name:
         os.chdir(name)
         place = Path(name)
         lines = [*command_lines(place), *damaged_files(place)]
         calls = [*python_calls(place)]
-        for arguments in lines[:: 3 if short else 1]:
+        step = 3 if short else every
+        for arguments in lines[::step]:
             start = time.perf_counter()
             result = CliRunner().invoke(app, arguments)
             violation = judge_line(result.stderr.removesuffix("\n"))
             if result.exit_code != 2:
                 violation = f"exit code {result.exit_code}: {result.output[-300:]!r} {result.exception!r:.300}"
             part.note(f"{arguments!r:.200}", violation or _slow(start, partial(CliRunner().invoke, app, arguments)))
-        for what, call in calls[:: 3 if short else 1]:
+        for what, call in calls[::step]:
             start, violation = time.perf_counter(), "it was accepted"
             try:
                 call()
