@@ -3,8 +3,8 @@
     python -m benchmarks.startup --other SRC --models MODELS --out results/startup.json
 
 SRC: the folder `src` of the other version. MODELS: a folder with a ResNet-18 and other checkpoints to load.
-A row for each thing that is done: milliseconds there and here, and their ratio. Loading is timed within a process, which
-has loaded the file once before; starts are whole processes.
+A row for each thing that is done: milliseconds there and here, and their ratio. Starts are whole processes; loading is
+timed within one that has loaded the file once before.
 """
 
 from __future__ import annotations

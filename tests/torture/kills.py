@@ -1,7 +1,7 @@
 """Kills: a process that dies at any event of the file system, or at any time, is resumed to the same content.
 
-`python -m tests.torture.kills` tries every event of every method and of an evaluation, and random times of them and of a
-sweep; with `--every 6`, a sixth of these.
+`python -m tests.torture.kills` tries every event of every method and of an evaluation, and random times of them and of
+a sweep; with `--every 6`, a sixth of these.
 """
 
 from __future__ import annotations

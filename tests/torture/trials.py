@@ -29,7 +29,7 @@ TIMES = ("seconds", "checksum")
 
 @dataclass
 class Part:
-    """A part of the torture: how many trials, and what each violation was. Of all that there are, every n-th is tried."""
+    """A part of the torture: how many trials, and what each violation was. Of all there are, every n-th is tried."""
 
     name: str
     every: int = 1
