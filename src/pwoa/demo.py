@@ -43,6 +43,7 @@ def demo(
         "naive": naive.summary["pruned"],
         "pwoa": ours.summary["pruned"],
         "rate": ours.summary["rate"],
+        "overall_rate": ours.summary["overall_rate"],
         "images": naive.summary["images"],
         "fewer": naive.summary["fewer"],
         "warnings": [

@@ -20,6 +20,7 @@ from pwoa.cli import app
 from pwoa.errors import InputError
 from pwoa.methods import find_method
 from pwoa.recipe import load_recipe, to_toml
+from pwoa.report.table import text_table
 from pwoa.storage.folder import held
 from pwoa.sweep import sweep
 from pwoa.sweep.grid import expand
@@ -555,6 +556,9 @@ def test_finished_runs_are_skipped_and_failed_ones_left_out(tmp_path: Path, few:
         "pgd-at (lite), rate 64",
         "pgd-at (lite), rate 1e+05",
     ]
+    assert [cells["overall_rate"] for cells in found.table.values()] == ["1", f"{pruned['overall_rate']:.4g}", "", ""]
+    head = next(iter(text_table(found.table).columns[1:2]))
+    assert head.header == "overall"
 
     result = tmp_path / "runs" / "method=magnitude-rate=64" / "result.json"
     before = result.stat().st_mtime_ns

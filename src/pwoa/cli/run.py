@@ -187,7 +187,12 @@ def sweep(
         progress=ConsoleProgress(),
     )
     if result.rows:
-        print_table(text_table(result.table, "Accuracy in %, mean ± standard deviation over seeds"))
+        print_table(
+            text_table(
+                result.table,
+                "Accuracy in %, mean ± standard deviation over seeds; overall: the rate over all parameters",
+            )
+        )
         say(f"rows: {out / library.ROWS}")
         write_report(out, report)
     if result.failed:
@@ -216,7 +221,8 @@ def demo(
         "naive pruning": result["naive"],
         "PwoA": result["pwoa"],
     }
-    title = f"Accuracy in % on {counted(result['images'], 'test image')}, l∞ 0.3, rate {result['rate']:.4g}"
+    rate = f"rate {result['rate']:.4g} ({result['overall_rate']:.4g} over all parameters)"
+    title = f"Accuracy in % on {counted(result['images'], 'test image')}, l∞ 0.3, {rate}"
     print_table(accuracy_table(rows, title, result["fewer"]))
     print_notes(result["teacher"], load_recipe("demo").threat)
     print_warnings([(f"{finding['check']}, {finding['model']}", finding["message"]) for finding in result["warnings"]])

@@ -25,13 +25,14 @@ from torch import Tensor
 
 from pwoa.attacks.autoattack import ROBUST, State
 from pwoa.attacks.registry import AUTOATTACK, NATURAL, STRONG, find_attack
-from pwoa.errors import InputError, first_line
+from pwoa.errors import InputError, brief, first_line
 from pwoa.evaluation.agreement import Agreement
 from pwoa.evaluation.checks import Finding
+from pwoa.evaluation.examples import EXAMPLES
 from pwoa.evaluation.robustness import Measurement
 from pwoa.evaluation.scores import FILE, Scores, load_verdicts, save_verdicts
-from pwoa.storage.folder import RESULT, Folder, replacing, unsealed
-from pwoa.storage.reading import parse_json, read_json
+from pwoa.storage.folder import RESULT, Folder, naming, replacing, unsealed
+from pwoa.storage.reading import TEXT_LIMIT, parse_json, read_bytes, read_json
 from pwoa.threat import Threat
 
 ASKED = "evaluation.json"
@@ -39,6 +40,8 @@ PROGRESS, DISTANCES = "progress.safetensors", "distances.safetensors"
 SAVE_SECONDS = 15.0
 _OF_VERDICTS = ("model", "data", "images", "threat", "seed")
 """What the file of verdicts says of the evaluation it is of."""
+_KEPT = (ASKED, FILE, DISTANCES, EXAMPLES, RESULT)
+"""What a finished evaluation consists of; not all have distances and examples."""
 OF_MODEL, OF_TEACHER = Path("evaluation") / "model", Path("evaluation") / "teacher"
 """Where a run keeps the evaluations of its model and of its teacher."""
 
@@ -164,6 +167,24 @@ class EvaluationFolder(Folder):
             if far.dtype != torch.float32 or not torch.equal(far > scores.threat.radius, scores.right[name]):
                 raise ValueError(f"the distances of {name} are not those of its verdicts")
         return distances
+
+
+def check_shared(folder: str | Path) -> None:
+    """Refuse what is neither the folder of an evaluation, finished or not, nor free to become one."""
+    free = isinstance(folder, (str, Path)) and (not Path(folder).exists() or (Path(folder) / ASKED).is_file())
+    if not free:
+        raise InputError(f"{brief(folder)} is no folder of an evaluation, as RUN/{OF_TEACHER} is")
+
+
+def copy_finished(source: str | Path, target: Path) -> None:
+    """Copy a finished evaluation; its result comes last, so that a copy that was broken off is measured anew."""
+    with naming(target):
+        target.mkdir(parents=True)
+    for path in (Path(source) / name for name in _KEPT):
+        if path.is_file():
+            content = read_bytes(path, TEXT_LIMIT)
+            with replacing(target / path.name) as file:
+                file.write(content)
 
 
 def _brief(value: Any) -> Any:

@@ -105,7 +105,8 @@ def _run_rows(run: Run) -> Rows:
     if run.finished:
         result = run.result()
         own = {"teacher": result.get("teacher"), "pruned": result.get("pruned"), "accuracy": result.get("accuracy")}
-        rows += [(f"{name} in %", _accuracies(scores)) for name, scores in own.items() if scores]
+        fewer = result.get("fewer", {})
+        rows += [(f"{name} in %", _accuracies(scores, fewer)) for name, scores in own.items() if scores]
         rows.append(("test images", f"{result['images']:,}"))
     return rows
 
@@ -173,5 +174,6 @@ def _normalisation(numbers: Mapping[str, Any] | None) -> str:
     return str(Normalisation(tuple(numbers["mean"]), tuple(numbers["std"])))
 
 
-def _accuracies(scores: Mapping[str, float]) -> str:
-    return ", ".join(f"{attack_label(attack)} {value:.2f}" for attack, value in scores.items())
+def _accuracies(scores: Mapping[str, float], fewer: Mapping[str, int]) -> str:
+    of = {attack: f" (of {number:,})" for attack, number in fewer.items()}
+    return ", ".join(f"{attack_label(attack)} {value:.2f}{of.get(attack, '')}" for attack, value in scores.items())

@@ -86,7 +86,7 @@ def result_table(
 def text_table(rows: Mapping[str, Mapping[str, str]], title: str = "") -> Table:
     """Return a table with a row for each name and a column for each attack; columns without any cell are left out."""
     columns = [name for name in next(iter(rows.values())) if any(row[name] for row in rows.values())]
-    table = _table(title, [attack_label(column) for column in columns])
+    table = _table(title, ["overall" if column == "overall_rate" else attack_label(column) for column in columns])
     for name, cells in rows.items():
         table.add_row(name, *(cells[column] for column in columns))
     return table

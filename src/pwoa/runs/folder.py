@@ -30,9 +30,11 @@ from typing import IO, Any
 import torch
 from torch import nn
 
-from pwoa.attacks.registry import attack_label
+from pwoa.attacks.registry import STRONG, attack_label
 from pwoa.errors import InputError, first_line
+from pwoa.evaluation.scores import WORST
 from pwoa.methods import find_method
+from pwoa.models.checkpoints.archive import check_torch_file
 from pwoa.models.checkpoints.folder import DESCRIPTION, WEIGHTS, fingerprint, to_safetensors
 from pwoa.recipe import RECIPE, Recipe, flat, recorded_recipe, sealed_toml
 from pwoa.recipe.sections import INCIDENTAL
@@ -65,8 +67,8 @@ def _are_accuracies(value: Any) -> bool:
     """Tell whether these can be accuracies by attack: in percent, and none above the natural one."""
     if not isinstance(value, Mapping) or not value or not all(_is_number(number) for number in value.values()):
         return False
-    short = [number for name, number in value.items() if name == "natural" or name.startswith(("pgd", "cw", "fgsm"))]
-    return all(0 <= number <= 100 for number in value.values()) and max(short, default=0) <= value.get("natural", 100)
+    same = [number for name, number in value.items() if name not in (STRONG, WORST)]  # which may be of fewer images
+    return all(0 <= number <= 100 for number in value.values()) and max(same, default=0) <= value.get("natural", 100)
 
 
 def _are_layers(value: Any) -> bool:
@@ -81,9 +83,23 @@ def _are_layers(value: Any) -> bool:
     )
 
 
+def _are_counts(value: Any) -> bool:
+    return isinstance(value, dict) and all(map(_is_count, value.values()))
+
+
+def _are_texts(value: Any) -> bool:
+    return isinstance(value, dict) and all(map(_is_text, value.values()))
+
+
 def _are_warnings(value: Any) -> bool:
     rows = value if isinstance(value, list) else [None]
-    return all(isinstance(row, dict) and _is_text(row.get("check")) and _is_text(row.get("message")) for row in rows)
+    return all(
+        isinstance(row, dict)
+        and _is_text(row.get("check"))
+        and _is_text(row.get("message"))
+        and _is_text(row.get("model", ""))
+        for row in rows
+    )
 
 
 _CHECKS: dict[str, Callable[[Any], bool]] = {
@@ -101,9 +117,20 @@ _CHECKS: dict[str, Callable[[Any], bool]] = {
     "accuracy": _are_accuracies,
     "architecture": _is_text,
     "parameters": _is_count,
+    "nonzero": _is_count,
+    "overall_rate": _is_number,
+    "macs": _is_count,
+    "macs_dense": _is_count,
+    "macs_rate": _is_number,
+    "left_out": _are_texts,
+    "fewer": _are_counts,
+    "trained_epochs": _is_count,
+    "validation_seconds": _is_number,
     "warnings": _are_warnings,
 }
 """What the values of result.json can be."""
+_TOGETHER = {"overall_rate": {"parameters", "nonzero"}, "macs_rate": {"macs", "macs_dense"}}
+"""What is there wherever something else is."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -178,6 +205,7 @@ class Run(Folder):
         """Return what result.json says, which is all that a finished run writes there."""
         summary = self.read_json(RESULT)
         wanted = _OF_ANY | (_OF_PRUNING if "pruned" in summary else _OF_TRAINING)
+        wanted = wanted.union(*(others for key, others in _TOGETHER.items() if key in summary))
         if lost := wanted - summary.keys():
             raise InputError(f"{self.path / RESULT} is damaged: it has no {min(lost)}; run it anew elsewhere")
         if odd := [key for key, check in _CHECKS.items() if key in summary and not check(summary[key])]:
@@ -245,7 +273,9 @@ class Run(Folder):
         try:
             if magic != _MAGIC or hashlib.sha256(content).digest() != digest:
                 raise ValueError("its checksum is another" if content else "it is no state of a run")
-            state = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
+            archive = io.BytesIO(content)
+            check_torch_file(archive, "it")
+            state = torch.load(archive, map_location="cpu", weights_only=True)
             if not isinstance(state, dict):
                 raise ValueError("it is no state of a run")
         except (RuntimeError, EOFError, ValueError, LookupError, TypeError, pickle.UnpicklingError) as error:

@@ -16,7 +16,7 @@ from pwoa.attacks.registry import attack_label
 from pwoa.data.images import Data
 from pwoa.errors import InputError, counted, first_line
 from pwoa.evaluation.checks import warn_of
-from pwoa.evaluation.folder import OF_MODEL, OF_TEACHER
+from pwoa.evaluation.folder import OF_MODEL, OF_TEACHER, check_shared, copy_finished
 from pwoa.evaluation.measure import check_teacher, parts, teacher_check
 from pwoa.evaluation.subject import Subject
 from pwoa.guard import example_free
@@ -39,7 +39,7 @@ from pwoa.recipe import (
 from pwoa.recipe.settings import merge
 from pwoa.runs import prepare
 from pwoa.runs.folder import Result, Run
-from pwoa.runs.teacher import copy_measurement, load_teacher, share_measurement
+from pwoa.runs.teacher import load_teacher, share_measurement
 from pwoa.sparsity import Constraint, describe_size, prunable
 from pwoa.sparsity.constraint import plan_notes, warn_of_thin_layers
 from pwoa.threat import Threat
@@ -88,6 +88,8 @@ def prune(
     if isinstance(teacher, (str, Path)):
         settings, teacher = merge(settings, {"teacher.checkpoint": str(teacher)}), None
     prepare.check_network(teacher, "teacher")
+    if teacher_evaluation is not None:
+        check_shared(teacher_evaluation)
     changes = merge(settings, {"sparsity.rate": rate, "method": method})
     if teacher is not None:
         changes |= {"teacher.architecture": architecture_name(teacher), "teacher.checkpoint": "given"}
@@ -165,9 +167,8 @@ def prune(
             start = time.perf_counter()
             place = run.path / OF_TEACHER
             if teacher_evaluation is not None and not place.exists():
-                shared = Path(teacher_evaluation)
-                share_measurement(teacher, identity["teacher"], loaded, shared, progress)
-                copy_measurement(shared, place)
+                share_measurement(teacher, identity["teacher"], loaded, Path(teacher_evaluation), progress)
+                copy_finished(teacher_evaluation, place)
             dense = prepare.measure_model(teacher, identity["teacher"], loaded, place, "teacher", progress)
             pruned = prepare.measure_model(student, model_hash, loaded, run.path / OF_MODEL, "pruned model", progress)
             summary = {

@@ -1,6 +1,5 @@
 """A teacher measured once, for all the runs that prune it by the same recipe."""
 
-import shutil
 from pathlib import Path
 
 from torch import nn
@@ -47,9 +46,3 @@ def share_measurement(
     """Measure a teacher in a folder that several runs share: the first does, the others wait for it and read."""
     with held(folder.with_name(f".{folder.name}"), wait=True):
         return prepare.measure_model(teacher, fingerprint, loaded, folder, "teacher", progress)
-
-
-def copy_measurement(shared: Path, own: Path) -> None:
-    """Copy a finished measurement into a run, unless the run has one."""
-    if not own.exists():
-        shutil.copytree(shared, own, ignore=shutil.ignore_patterns(".*"))

@@ -41,7 +41,7 @@ from pwoa.sweep.child import failure_file
 from pwoa.sweep.cluster import run_on_ray
 from pwoa.sweep.grid import MEASURED_BY, Point, expand
 from pwoa.sweep.local import Task, run_here
-from pwoa.sweep.rows import COLUMNS, accuracies, epochs_of, row_of, spread, teacher_row
+from pwoa.sweep.rows import COLUMNS, accuracies, epochs_of, overall, row_of, spread, teacher_row
 
 __all__ = [
     "ROWS",
@@ -240,7 +240,11 @@ def _sweep(points: Sequence[Point], folder: Path, launch: Launch, progress: Prog
             teachers.setdefault(which, {"name": point.teacher, "label": point.teacher, **teacher, **used})
     rows = [*teachers.values(), *runs]
     save_rows(folder / ROWS, rows)
-    return Swept(rows, spread([(row["label"], row) for row in rows], list(columns)), failed, without)
+    table = {
+        label: overall(row for row in rows if row["label"] == label) | cells
+        for label, cells in spread([(row["label"], row) for row in rows], list(columns)).items()
+    }
+    return Swept(rows, table, failed, without)
 
 
 def _launch(places: Places) -> Launch:
