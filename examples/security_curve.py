@@ -19,7 +19,7 @@ def main(
     data = pwoa.load_data("mnist-mini")
     settings = {"data.images": training, "evaluation.attacks": "natural", "evaluation.strong": 0}
     result = pwoa.prune("embedded", data, rate=8, recipe="demo", settings=settings, folder=Path(folder) / "run")
-    models = {"teacher": "embedded", "an eighth of it": result.folder}
+    models: dict[str, str | Path] = {"teacher": "embedded", "an eighth of it": result.folder}
 
     # One call measures a model at all radii. Its step grows with the radius: 20 steps of a tenth reach the edge.
     attacker = pwoa.Threat("linf", radius=0.3, step=0.03)
