@@ -12,7 +12,10 @@ import numpy as np
 import pytest
 
 from pwoa.deploy.c.blob import checksum
+from pwoa.deploy.c.layout import ADD, KINDS, SCATTER, plan
+from pwoa.deploy.tracing import trace
 from tests.deploy.conftest import NETWORKS, Program
+from tests.deploy.networks import random_network
 
 SANITIZED = ("-O1", "-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-DMODEL_THREADS", "-pthread")
 Build = Callable[..., Program]
@@ -29,6 +32,13 @@ def all_right(program: Program, pairs: list[Path]) -> None:
 @pytest.fixture(scope="module")
 def sanitized(build: Build) -> Program:
     return build(*SANITIZED, "-march=native")
+
+
+def test_the_networks_have_every_kind_of_step() -> None:
+    kinds: set[int] = set()
+    for seed in range(NETWORKS):
+        kinds.update(step.kind for step in plan(trace(*random_network(seed))).steps)
+    assert kinds == {*KINDS.values(), ADD, SCATTER}
 
 
 def test_networks_are_right_under_sanitizers_with_two_threads(sanitized: Program, networks: list[Path]) -> None:
