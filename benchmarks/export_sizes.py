@@ -55,7 +55,7 @@ def main() -> None:
     parser.add_argument("--mnist", required=True, help="the official MNIST files")
     parser.add_argument("--data-folder", required=True, help="the official CIFAR-10 files")
     parser.add_argument("--resnet", required=True, help="a checkpoint of a ResNet-18 for CIFAR-10")
-    parser.add_argument("--images", type=int, default=2000, help="CIFAR-10 test images to compare on")
+    parser.add_argument("--images", type=int, default=500, help="CIFAR-10 test images to compare on")
     options = parser.parse_args()
     with one_line():
         mnist = load_data("mnist", data_folder=options.mnist)

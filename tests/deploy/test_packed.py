@@ -20,6 +20,7 @@ from safetensors.numpy import load as load_parts
 from safetensors.torch import save
 from torch import Tensor, nn
 
+from pwoa.data.load import load_data
 from pwoa.deploy.export import export
 from pwoa.errors import InputError
 from pwoa.models.architectures.registry import build
@@ -27,7 +28,9 @@ from pwoa.models.border import Normalised
 from pwoa.models.checkpoints.folder import fingerprint
 from pwoa.models.checkpoints.packed import KEY, pack, read_packed, to_packed, unpack
 from pwoa.models.load import kind_of, load_model, trained_threat
+from pwoa.recipe import load_recipe
 from pwoa.report.inspection import inspect
+from pwoa.runs.prune import _load_teacher
 from pwoa.storage.folder import sealed
 from tests.conftest import TinyNet
 from tests.torture.mutations import mutate, mutate_json
@@ -145,6 +148,14 @@ def test_it_knows_its_normalisation_and_threat(tmp_path: Path) -> None:
     assert trained_threat(made.path) is None
     packed = export("embedded", "packed", tmp_path / "embedded", images=4)
     assert str(trained_threat(packed.path)) == str(trained_threat("embedded"))
+
+
+def test_it_can_be_a_teacher_by_a_recipe_that_names_another_architecture(tmp_path: Path) -> None:
+    path = export(lenet(), "packed", tmp_path).path
+    recipe = load_recipe("mnist").with_settings({"teacher.checkpoint": str(path), "teacher.architecture": "lenet"})
+    teacher, architecture = _load_teacher(recipe, load_data("mnist-mini"))
+    assert equal(teacher, lenet())
+    assert architecture == "lenet@0.25"
 
 
 class Tied(nn.Module):

@@ -43,7 +43,7 @@ from pwoa.errors import InputError
 from pwoa.evaluation.scores import load_verdicts, save_verdicts
 from pwoa.models.architectures.registry import build
 from pwoa.models.checkpoints.inspection import inspect_checkpoint
-from pwoa.models.load import load_model
+from pwoa.models.load import load_model, trained_threat
 from pwoa.models.onnx import OnnxModel
 from pwoa.recipe import Recipe, load_recipe, to_toml
 from pwoa.report.inspection import inspect
@@ -164,6 +164,7 @@ def _read_folder(path: Path) -> None:
 
 
 def _read_onnx(path: Path) -> None:
+    trained_threat(path)
     OnnxModel(path)(torch.zeros(2, 2, 5, 5))
 
 
@@ -180,9 +181,10 @@ def _onnx() -> bytes:
     logits = helper.make_tensor_value_info("logits", TensorProto.FLOAT, ("n", 3))
     tensors = [numpy_helper.from_array(value, name) for name, value in weights.items()]
     graph = helper.make_graph(nodes, "net", [images], [logits], tensors)
-    return bytes(
-        helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9).SerializeToString()
-    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    about = {"architecture": "net", "threat": {"norm": "linf", "radius": 0.3, "step": 0.01}}
+    model.metadata_props.add(key="pwoa", value=json.dumps(about))
+    return bytes(model.SerializeToString())
 
 
 def _image(kind: str) -> bytes:
