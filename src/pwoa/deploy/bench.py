@@ -56,8 +56,8 @@ class Bench:
     A row has `model`, `route`, `threads`, `milliseconds` (the median at batch 1: with one thread the processor's time,
     else the clock's), `milliseconds_95` (the 95th percentile), `images_per_second` (so many at a time as `about` says),
     `memory`, `bytes`, `macs` and `macs_dense` (multiply-adds of the weights that are not zero, and of all),
-    `max_difference` (of the logits from torch's, relative to the largest) and `same_class` (the share of images on which
-    the class is torch's). Where a route cannot run a model it has `error` instead of them.
+    `max_difference` (of the logits from torch's, relative to the largest) and `same_class` (the share of images
+    on which the class is torch's). Where a route cannot run a model it has `error` instead of them.
     missing: by route that is not here, how to get it.
     """
 
