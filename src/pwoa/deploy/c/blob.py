@@ -10,15 +10,15 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from pwoa.deploy.c.layout import KINDS, LANES, MOST, Place, Step, plan
+from pwoa.deploy.c.layout import KINDS, LANES, MOST, SCATTER, Place, Step, plan
 from pwoa.deploy.graph import Graph, Operator, Pair
 
 NONE = 0xFFFFFFFF
 MAGIC, VERSION = 0x4F575043, 1
-CACHE = 32 << 10
-"""Bytes that the input of a segment of channels may have: a part of the fastest cache."""
-FEWEST = 8
-"""A segment has, on average, so many weights for an output channel; fewer are not worth to begin with."""
+CACHE = 48 << 10
+"""Bytes that the input of a segment of channels may have: about those of the fastest cache."""
+FEWEST = 40
+"""A segment has at least so many weights for an output channel, on average: to begin with one costs time, too."""
 FIRST, LAST = 1, 2
 Array = NDArray[np.generic]
 
@@ -107,6 +107,11 @@ def _record(one: Step, blob: _Blob) -> tuple[int, ...]:
         arrays = (0, 0, 0, 0, blob.append(_numbers(op.weight)), 0)
     elif one.kind == KINDS["convolution"]:
         arrays = _convolution(op, one, blob)
+    elif one.kind == SCATTER:
+        columns = np.ascontiguousarray(_numbers(op.weight).T)
+        there = columns != 0
+        counts, places = there.sum(1).astype(np.uint16), np.nonzero(there)[1].astype(np.uint16)
+        arrays = (0, 0, *map(blob.append, (counts, places, columns[there])), len(places))
     elif one.kind == KINDS["linear"]:
         weight = _numbers(op.weight)
         arrays = _nonzeros(weight, np.arange(weight.shape[1]), 1, MOST, 1, blob)

@@ -15,10 +15,12 @@ from pwoa.errors import InputError
 
 LANES, SIDE = 16, 4
 FULL = 1 / 3
-"""A linear layer with at least this part of its weights is stored with its zeros."""
+"""A linear layer with at least this part of its weights is stored with its zeros; twice that if its input has some."""
+COLUMN = 8
+"""Weights of an input, on average, that are worth to see first whether that input is zero."""
 MOST = 0xFFFF
 KINDS = {"gather": 0, "convolution": 1, "affine": 2, "maximum": 3, "average": 4, "mean": 5, "linear": 6, "dense": 7}
-ADD = 8
+ADD, SCATTER = 8, 9
 NOTHING, ZERO, LOWEST = 0, 1, 2
 """What is read around a plane, by those who read there."""
 
@@ -107,6 +109,7 @@ class _Planner:
         channels, height, width = graph.shapes[0]
         self.places: dict[int, list[Place]] = {0: [Place(channels, height, width)]}
         self.never_negative: set[int] = set()
+        self.often_zero: set[int] = set()
         for op in graph.operators:
             {"flatten": self.flatten, "linear": self.linear, "mean": self.mean, "affine": self.affine}.get(
                 op.kind, self.slide
@@ -157,17 +160,24 @@ class _Planner:
         self.places[op.output] = [place]
         if op.relu or (op.kind in ("maximum", "average", "mean", "flatten") and op.input in self.never_negative):
             self.never_negative.add(op.output)
+        if (op.relu and op.kind != "mean") or (op.kind == "maximum" and op.input in self.often_zero):
+            self.often_zero.add(op.output)
         return place
 
     def flatten(self, op: Operator) -> None:
         self.places[op.output] = [self.flat(op.input)]
+        if op.input in self.often_zero:
+            self.often_zero.add(op.output)
 
     def linear(self, op: Operator) -> None:
         assert op.weight is not None
-        part = int(op.weight.count_nonzero()) / op.weight.numel()
+        outputs, part = len(op.weight), int(op.weight.count_nonzero()) / op.weight.numel()
+        if op.input in self.often_zero and COLUMN / outputs <= part < 2 * FULL and outputs <= MOST:
+            kind = SCATTER
+        else:
+            kind = KINDS["dense" if part >= FULL else "linear"]
         residual = None if op.residual is None else self.flat(op.residual)
-        place = self.add(op, Place(len(op.weight), 1, 1))
-        self.emit(KINDS["dense" if part >= FULL else "linear"], self.flat(op.input), place, residual, op)
+        self.emit(kind, self.flat(op.input), self.add(op, Place(outputs, 1, 1)), residual, op)
 
     def mean(self, op: Operator) -> None:
         tiles = self.tiled(op.input)

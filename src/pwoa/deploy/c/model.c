@@ -50,7 +50,7 @@ typedef float row4 __attribute__((vector_size(16), may_alias)); /* a row of tile
 enum { MAGIC = 0x4f575043, VERSION = 1, HEADER = 16 };
 #define NONE UINT32_MAX
 enum { FLAT = 0, TILED = 1 };
-enum { GATHER, CONVOLVE, AFFINE, MAXIMUM, AVERAGE, MEAN, LINEAR, DENSE, ADD, KINDS };
+enum { GATHER, CONVOLVE, AFFINE, MAXIMUM, AVERAGE, MEAN, LINEAR, DENSE, ADD, SCATTER, KINDS };
 enum { FIRST = 1, LAST = 2 };
 enum { NOTHING, ZERO, LOWEST };
 
@@ -245,7 +245,9 @@ INLINE void convolve_block(const block *b, const int rows, const int columns, co
                             *(const vec *)(input + (i / columns) * b->input_row + (i % columns) * step + k * WIDTH);
                 }
             }
-            UNROLL for (int i = sums; i < sums * sets; i++) sum[i % sums] += sum[i];
+            UNROLL for (int half = sums * sets / 2; half >= sums; half /= 2) {
+                UNROLL for (int i = 0; i < half; i++) sum[i] += sum[i + half];
+            }
         }
         if (b->last && b->residual) {
             const float *residual = b->residual + o * b->residual_plane;
@@ -493,6 +495,37 @@ static void linear(const place_of_work *at, const step *op)
     }
 }
 
+/* A linear layer after a ReLU: for each input that is not zero, its weights go to the outputs they are for. One thread does
+   it: an output's sum must not depend on how many there are. */
+static void scatter(const place_of_work *at, const step *op)
+{
+    const size_t inputs = at->net->tensors[op->o.input].floats, outputs = at->net->tensors[op->o.output].floats;
+    const float *from = input_of(at, op->o.input), *weight = op->weights;
+    const float *added = op->o.residual == NONE ? NULL : input_of(at, op->o.residual);
+    const uint16_t *output = op->offsets;
+    float *to = output_of(at, op->o.output);
+    if (at->part)
+        return;
+    memcpy(to, op->shift, outputs * sizeof *to);
+    for (size_t i = 0; i < inputs; output += op->counts[i], weight += op->counts[i], i++) {
+        const float x = from[i];
+        uint32_t j = 0, n = op->counts[i];
+        if (x == 0)
+            continue;
+        for (; j + 4 <= n; j += 4) { /* four different outputs */
+            const four w = *(const four *)(weight + j) * x;
+            float *a = to + output[j], *b = to + output[j + 1], *c = to + output[j + 2], *d = to + output[j + 3];
+            const float sum_a = *a + w[0], sum_b = *b + w[1], sum_c = *c + w[2], sum_d = *d + w[3];
+            *a = sum_a, *b = sum_b, *c = sum_c, *d = sum_d;
+        }
+        for (; j < n; j++) to[output[j]] += weight[j] * x;
+    }
+    for (size_t o = 0; o < outputs; o++) {
+        const float value = to[o] + (added ? added[o] : 0);
+        to[o] = op->o.relu ? positive1(value) : value;
+    }
+}
+
 /* A linear layer with few zeros: all weights are stored, row after row. */
 static void dense(const place_of_work *at, const step *op)
 {
@@ -536,7 +569,7 @@ static void add(const place_of_work *at, const step *op)
 }
 
 typedef void action(const place_of_work *, const step *);
-static action *const ACTIONS[KINDS] = {gather, convolve, affine, maximum, average, mean, linear, dense, add};
+static action *const ACTIONS[KINDS] = {gather, convolve, affine, maximum, average, mean, linear, dense, add, scatter};
 
 /* ---- Opening: nothing of what the weights say is believed ---- */
 
@@ -713,6 +746,23 @@ static const char *open_nonzeros(source *from, step *op, const tensor *in, const
     return total == o->nonzeros && done == outputs ? NULL : damaged;
 }
 
+/* The columns of a matrix: a count for each input, and the outputs that its weights are for. */
+static const char *open_columns(source *from, step *op, const tensor *in, const tensor *out)
+{
+    const operator *o = &op->o;
+    uint64_t total = 0;
+    op->counts = array(from, o->counts, in->floats, sizeof *op->counts);
+    op->offsets = array(from, o->offsets, o->nonzeros, sizeof *op->offsets);
+    op->weights = array(from, o->weights, o->nonzeros, sizeof *op->weights);
+    if (!op->counts || !op->offsets || !op->weights)
+        return from->why;
+    for (size_t i = 0; i < in->floats; i++) total += op->counts[i];
+    for (uint32_t i = 0; i < o->nonzeros; i++)
+        if (op->offsets[i] >= out->floats)
+            return "the weights are damaged: a weight is for no output";
+    return total == o->nonzeros ? NULL : "the weights are damaged: there are more or fewer than are counted";
+}
+
 static const char *open_step(source *from, const model *net, step *op, uint32_t index)
 {
     const char *const damaged = "the weights are damaged: an operator does not fit its tensors";
@@ -722,7 +772,7 @@ static const char *open_step(source *from, const model *net, step *op, uint32_t 
         return damaged;
     const tensor *in = &net->tensors[o->input], *out = &net->tensors[o->output];
     const tensor *res = o->residual == NONE ? NULL : &net->tensors[o->residual];
-    const int rows = o->kind == LINEAR || o->kind == DENSE || o->kind == ADD;
+    const int layer = o->kind == LINEAR || o->kind == DENSE || o->kind == SCATTER, rows = layer || o->kind == ADD;
     const int tiled = o->kind == CONVOLVE || o->kind == AFFINE || o->kind == MAXIMUM || o->kind == AVERAGE;
     if ((o->input == net->output) || (o->residual == net->output) || (o->output == net->output) != (index + 1 == net->step_count))
         return damaged;
@@ -733,12 +783,12 @@ static const char *open_step(source *from, const model *net, step *op, uint32_t 
     if (res && (res->s.kind != (rows ? FLAT : TILED) || (rows ? res->floats < out->floats
         : !tiled || res->s.channels < out->s.channels || res->s.step_y != out->s.step_y || res->s.step_x != out->s.step_x)))
         return damaged;
-    const uint64_t numbers = o->kind == LINEAR || o->kind == DENSE ? out->floats : out->s.channels;
+    const uint64_t numbers = layer ? out->floats : out->s.channels;
     if (o->scale != NONE && !(op->scale = array(from, o->scale, numbers, sizeof(float))))
         return from->why;
     if (o->shift != NONE && !(op->shift = array(from, o->shift, numbers, sizeof(float))))
         return from->why;
-    if ((!op->shift && (o->kind == CONVOLVE || o->kind == AFFINE || o->kind == ADD || o->kind == LINEAR || o->kind == DENSE)) ||
+    if ((!op->shift && (rows || o->kind == CONVOLVE || o->kind == AFFINE)) ||
         (!op->scale && (o->kind == AFFINE || o->kind == ADD)))
         return damaged;
     switch (o->kind) {
@@ -747,6 +797,8 @@ static const char *open_step(source *from, const model *net, step *op, uint32_t 
     case CONVOLVE:
     case LINEAR:
         return open_nonzeros(from, op, in, out);
+    case SCATTER:
+        return open_columns(from, op, in, out);
     case AFFINE:
         return in->s.step_y == out->s.step_y && in->s.step_x == out->s.step_x && in->s.channels >= out->s.channels ? NULL : damaged;
     case MAXIMUM:
