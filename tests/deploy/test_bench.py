@@ -90,7 +90,8 @@ def test_the_figures_are_the_median_and_the_95th_percentile() -> None:
 def test_a_row_has_the_size_the_work_and_how_near_it_is(tiny_teacher: TinyNet, tiny_data: Data) -> None:
     with torch.no_grad():
         tiny_teacher.hidden.weight[:8] = 0
-    (row,) = pwoa.bench(tiny_teacher, tiny_data, routes="torch", **QUICK).rows
+    (row,) = pwoa.bench(tiny_teacher.train(), tiny_data, routes="torch", **QUICK).rows
+    assert tiny_teacher.training  # it is the user's
     dense = 36 * 36 + 144 * 16 + 16 * 3
     assert (row["macs_dense"], row["macs"]) == (dense, dense - 144 * 8)
     assert row["bytes"] == sum(value.numel() * value.element_size() for value in tiny_teacher.state_dict().values())

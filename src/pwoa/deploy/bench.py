@@ -7,6 +7,7 @@ interrupted each time and one of 1 ms hardly ever, and no median mends that.
 
 from __future__ import annotations
 
+import copy
 import math
 import os
 import platform
@@ -136,7 +137,8 @@ def bench(
     with tempfile.TemporaryDirectory() as work, _many_compilations(here):
         lanes: list[_Lane] = []
         for name, source in sources.items():
-            stand = _Stand.of(name, load_model(source, loaded).cpu(), loaded, batch, images, Path(work))
+            own = copy.deepcopy(source) if isinstance(source, nn.Module) else source  # the user's stays as it is
+            stand = _Stand.of(name, load_model(own, loaded).cpu(), loaded, batch, images, Path(work))
             for route in here:
                 progress.say(f"preparing {name} for {route.label}")
                 more, able = stand.enter(route, counts, memory)
