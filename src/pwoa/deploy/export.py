@@ -172,7 +172,9 @@ def _check_place(path: Path, original: Original, own: Mapping[str, str]) -> None
         there = {} if path.is_symlink() else read_about(path)
     except InputError:
         there = {}
-    known = {"kind": there.get("kind"), "model": there.get("model"), "values": there.get("packed", {}).get("values")}
+    table = there.get("packed")
+    values = table.get("values") if isinstance(table, dict) else None
+    known = {"kind": there.get("kind"), "model": there.get("model"), "values": values}
     wanted = {"values": None, **own, "model": original.about["model"]}
     if known != wanted:
         what = "holds another export" if there else "exists and is no export"

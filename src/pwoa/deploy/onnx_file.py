@@ -70,10 +70,11 @@ def opened(graph: Any, classes: int) -> OnnxModel:
 
 
 def save(graph: Any, path: Path, about: Mapping[str, Any]) -> None:
-    """Write a graph with what is known of the model, after onnx has checked it."""
+    """Write a graph with what is known of the model, if anything, after onnx has checked it."""
     del graph.metadata_props[:]
-    graph.metadata_props.add(key=KEY, value=json.dumps(sealed(about)))
-    graph.doc_string = in_words(about)
+    if about:
+        graph.metadata_props.add(key=KEY, value=json.dumps(sealed(about)))
+        graph.doc_string = in_words(about)
     content = graph.SerializeToString(deterministic=True)
     try:
         onnx.checker.check_model(content, full_check=True)
@@ -90,7 +91,7 @@ def in_words(about: Mapping[str, Any]) -> str:
     against = f"; threat {threat['norm']} {threat['radius']:g}" if threat else ""
     measured = ", ".join(f"{attack} {value:.2f} %" for attack, value in accuracy.items())
     found = f"; measured in torch: {measured}" if measured else ""
-    return f"{about.get('architecture', 'A network')}{rate}{against}{found}. Takes images in [0, 1], gives logits."
+    return f"{about['architecture']}{rate}{against}{found}. Takes images in [0, 1], gives logits."
 
 
 class _Logits(nn.Module):
