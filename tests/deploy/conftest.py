@@ -16,7 +16,7 @@ import pytest
 import torch
 
 from pwoa.deploy.c.blob import pack
-from pwoa.deploy.graph import trace
+from pwoa.deploy.tracing import trace
 from tests.deploy.networks import random_network
 
 WARNINGS = ("-std=c11", "-ffp-contract=fast", "-Wall", "-Wextra", "-Wpedantic", "-Werror")

@@ -24,6 +24,7 @@ from pwoa.models.load import load_model
 from tests.deploy.networks import random_network
 
 FILES = ["Makefile", "artefact.json", "check.c", "model.c", "model.h", "vectors.bin", "weights.S", "weights.bin"]
+QUICK = "CFLAGS=-O1"
 PAGE = Path(__file__).parents[2] / "docs" / "deployment-c.md"
 
 
@@ -105,11 +106,11 @@ def test_make_builds_and_tests_it(lenet: tuple[Path, nn.Module, Tensor], tmp_pat
     shutil.copytree(lenet[0], folder)
     for options in ([], ["THREADS=1"]):
         ended = subprocess.run(
-            ["make", "clean", "test", *options], cwd=folder, capture_output=True, text=True, check=False
+            ["make", "clean", "test", QUICK, *options], cwd=folder, capture_output=True, text=True, check=False
         )
         assert (ended.returncode, ended.stderr) == (0, "")
         assert "model: right, largest difference" in ended.stdout
-    ended = subprocess.run(["make", "time"], cwd=folder, capture_output=True, text=True, check=True)
+    ended = subprocess.run(["make", "time", QUICK], cwd=folder, capture_output=True, text=True, check=True)
     assert re.search(r"^0\.\d{4} ms an image \(median of 101", ended.stdout, re.MULTILINE)
 
 
@@ -119,7 +120,7 @@ def test_the_program_on_the_page_runs(lenet: tuple[Path, nn.Module, Tensor], tmp
     page = PAGE.read_text(encoding="utf-8")
     program = "\n".join(line[4:] for line in re.findall(r"^(?:    .*|)$", page, re.MULTILINE) if line)
     (folder / "classify.c").write_text(program, encoding="utf-8")
-    subprocess.run(["make"], cwd=folder, check=True, capture_output=True)
+    subprocess.run(["make", QUICK], cwd=folder, check=True, capture_output=True)
     command = [
         "cc",
         "-std=c11",

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from pwoa.deploy.c.blob import checksum
+from pwoa.deploy.c.layout import ADD, KINDS, SCATTER
 from tests.deploy.conftest import NETWORKS, Program
 
 SANITIZED = ("-O1", "-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-DMODEL_THREADS", "-pthread")
@@ -29,6 +30,15 @@ def all_right(program: Program, pairs: list[Path]) -> None:
 @pytest.fixture(scope="module")
 def sanitized(build: Build) -> Program:
     return build(*SANITIZED, "-march=native")
+
+
+def test_the_networks_have_every_kind_of_step(networks: list[Path]) -> None:
+    kinds: set[int] = set()
+    for weights in networks[::2]:
+        words = np.frombuffer(weights.read_bytes(), "<u4")
+        steps, start = int(words[7]), int(words[11]) * 16
+        kinds.update(words[start : start + 20 * steps : 20].tolist())
+    assert kinds == {*KINDS.values(), ADD, SCATTER}
 
 
 def test_networks_are_right_under_sanitizers_with_two_threads(sanitized: Program, networks: list[Path]) -> None:

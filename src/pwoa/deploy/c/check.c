@@ -44,7 +44,8 @@ static const char *compare(const model *net, const unsigned char *vectors, size_
     memcpy(h, vectors, sizeof h);
     if ((int)h[1] != s.channels || (int)h[2] != s.height || (int)h[3] != s.width || (int)h[4] != s.classes)
         return "the vectors are of another shape";
-    const size_t count = h[0], size = (size_t)s.channels * (size_t)s.height * (size_t)s.width, classes = (size_t)s.classes;
+    const size_t size = (size_t)s.channels * (size_t)s.height * (size_t)s.width;
+    const size_t count = h[0], classes = (size_t)s.classes;
     if (bytes != sizeof h + count * (size + classes) * sizeof(float))
         return "the vectors have another size";
     const float *images = (const float *)(const void *)(vectors + sizeof h), *expected = images + count * size;

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from pwoa.deploy.c.blob import pack
-from pwoa.deploy.graph import trace
+from pwoa.deploy.tracing import trace
 from pwoa.errors import InputError
 from pwoa.models.border import evaluating
 from pwoa.models.compiled import ARTEFACT, CODE, WEIGHTS

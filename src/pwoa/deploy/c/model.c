@@ -1,7 +1,8 @@
 /* Runs the network that weights.bin describes: a table of tensors, a table of operators, and their numbers.
 
-   Planes are cut into 4 x 4 tiles, one for each of 16 lanes: a vector holds the same place of all tiles. Around each tile
-   its neighbours' edges are stored too, so that whatever a convolution reads is one aligned vector, also with a stride.
+   Planes are cut into 4 x 4 tiles, one for each of 16 lanes: a vector holds the same place of all tiles. Around each
+   tile its neighbours' edges are stored too, so that whatever a convolution reads is one aligned vector, also with a
+   stride.
    For each output channel and block of places, each weight that is not zero is multiplied into a register for each
    place; input channels come in segments that fit into the fastest cache. Bias, residual and ReLU end the same pass.
 
@@ -132,6 +133,12 @@ static float *output_of(const place_of_work *at, uint32_t index)
     return index == at->net->output ? at->logits : at->workspace + (size_t)at->net->tensors[index].s.offset * LANES;
 }
 
+/* The first place of a tile's own rows, in a channel. */
+static size_t own_row(const tensor *t, uint32_t channel, uint32_t y)
+{
+    return channel * t->plane + ((t->s.top + y) * (size_t)t->s.wide + t->s.left) * LANES;
+}
+
 INLINE vec all(float value) { return value - (vec){0}; }
 INLINE vec positive(vec x) { return (vec)((bits)x & ~(bits)(x < all(0))); } /* NaN stays */
 INLINE float positive1(float x) { return x < 0 ? 0 : x; }
@@ -144,9 +151,10 @@ static void shift_edges(float *planes, size_t plane, uint32_t channels, const ed
     const __m512i order = _mm512_loadu_si512(e->lanes);
     const __mmask16 inside = _mm512_cmpge_epi32_mask(order, _mm512_setzero_si512());
     const __m512 outside = _mm512_set1_ps(fill);
-    for (uint32_t c = 0; c < channels; c++, planes += plane)
-        _mm512_store_ps(planes + (size_t)e->to * LANES,
-                        _mm512_mask_permutexvar_ps(outside, inside, order, _mm512_load_ps(planes + (size_t)e->from * LANES)));
+    for (uint32_t c = 0; c < channels; c++, planes += plane) {
+        const __m512 from = _mm512_load_ps(planes + (size_t)e->from * LANES);
+        _mm512_store_ps(planes + (size_t)e->to * LANES, _mm512_mask_permutexvar_ps(outside, inside, order, from));
+    }
 }
 #else
 static void shift_edges(float *planes, size_t plane, uint32_t channels, const edge *e, float fill)
@@ -185,7 +193,8 @@ static void finish(const tensor *t, float *planes, range channels)
             bits keep;
             memcpy(&keep, t->cuts[i].keep + k * WIDTH, sizeof keep);
             const bits other = (bits)all(fill) & ~keep;
-            for (uint32_t c = channels.from; c < channels.to; c++, p += t->plane) *(bits *)p = (*(bits *)p & keep) | other;
+            for (uint32_t c = channels.from; c < channels.to; c++, p += t->plane)
+                *(bits *)p = (*(bits *)p & keep) | other;
         }
     for (size_t i = 0; i < t->edge_count; i++)
         shift_edges(planes, t->plane, channels.to - channels.from, t->edges + i, fill);
@@ -290,8 +299,8 @@ static uint32_t sum_of(const uint16_t *counts, uint32_t from, uint32_t to)
 }
 
 /* Compute the places of a block for this thread's output channels, segment after segment. */
-static void convolve_places(const place_of_work *at, const step *op, block b, kernel *run, range own, size_t in, size_t out,
-                            size_t res)
+static void convolve_places(const place_of_work *at, const step *op, block b, kernel *run, range own, size_t in,
+                            size_t out, size_t res)
 {
     const tensor *to = &at->net->tensors[op->o.output];
     const float *input = input_of(at, op->o.input) + in, *weights = op->weights;
@@ -349,8 +358,7 @@ static void convolve(const place_of_work *at, const step *op)
             kernel *run = KERNELS[rows / 2][columns - 1][stride_x == 2];
             convolve_places(at, op, b, run, own,
                             (op->o.base + ((size_t)y * stride_y) * in->s.wide + (size_t)x * stride_x) * LANES,
-                            ((size_t)(out->s.top + y) * out->s.wide + out->s.left + x) * LANES,
-                            res ? ((size_t)(res->s.top + y) * res->s.wide + res->s.left + x) * LANES : 0);
+                            own_row(out, 0, y) + (size_t)x * LANES, res ? own_row(res, 0, y) + (size_t)x * LANES : 0);
         }
     }
     finish(out, output_of(at, op->o.output), own);
@@ -380,9 +388,8 @@ static void affine(const place_of_work *at, const step *op)
     for (uint32_t c = own.from; c < own.to; c++) {
         const vec scale = all(op->scale[c]), shift = all(op->shift[c]);
         for (uint32_t y = 0; y < out->s.step_y; y++) {
-            const float *f = from + c * in->plane + ((in->s.top + y) * (size_t)in->s.wide + in->s.left) * LANES;
-            const float *a = res ? added + c * res->plane + ((res->s.top + y) * (size_t)res->s.wide + res->s.left) * LANES : NULL;
-            float *t = to + c * out->plane + ((out->s.top + y) * (size_t)out->s.wide + out->s.left) * LANES;
+            const float *f = from + own_row(in, c, y), *a = res ? added + own_row(res, c, y) : NULL;
+            float *t = to + own_row(out, c, y);
             for (size_t i = 0; i < (size_t)out->s.step_x * LANES; i += WIDTH) {
                 vec value = *(const vec *)(f + i) * scale + shift;
                 if (a)
@@ -406,7 +413,7 @@ INLINE void pool_planes(const place_of_work *at, const step *op, const uint32_t 
     for (uint32_t c = own.from; c < own.to; c++)
         for (uint32_t y = 0; y < out->s.step_y; y++) {
             const float *f = from + c * in->plane + (op->o.base + (size_t)y * op->o.stride_y * in->s.wide) * LANES;
-            float *t = to + c * out->plane + ((out->s.top + y) * (size_t)out->s.wide + out->s.left) * LANES;
+            float *t = to + own_row(out, c, y);
             for (uint32_t x = 0; x < out->s.step_x * PIECES; x++) {
                 const float *corner = f + (size_t)(x / PIECES) * op->o.stride_x * LANES + x % PIECES * WIDTH;
                 vec value = *(const vec *)corner;
@@ -449,7 +456,7 @@ static void mean(const place_of_work *at, const step *op)
     for (uint32_t c = own.from; c < own.to; c++) {
         vec sum = all(0);
         for (uint32_t y = 0; y < in->s.step_y; y++) {
-            const float *f = from + c * in->plane + ((in->s.top + y) * (size_t)in->s.wide + in->s.left) * LANES;
+            const float *f = from + own_row(in, c, y);
             for (size_t i = 0; i < (size_t)in->s.step_x * LANES; i += WIDTH) sum += *(const vec *)(f + i);
         }
         float total = 0;
@@ -470,10 +477,11 @@ static void linear(const place_of_work *at, const step *op)
     for (uint32_t i = 0; i < op->o.segment_count; i++) {
         const segment *s = op->segments + i;
         const float *x = from + s->input;
-        for (uint32_t o = s->first_output; o < s->first_output + s->outputs; o++, offset += *count, weight += *count, count++) {
+        const uint32_t end = s->first_output + s->outputs;
+        for (uint32_t o = s->first_output; o < end; o++, offset += *count, weight += *count, count++) {
+            const uint32_t n = *count;
             if (o < own.from || o >= own.to)
                 continue;
-            const uint32_t n = *count;
             float a = s->flags & FIRST ? op->shift[o] : to[o];
             four sums[4] = {{0}, {0}, {0}, {0}};
             uint32_t j = 0;
@@ -495,8 +503,8 @@ static void linear(const place_of_work *at, const step *op)
     }
 }
 
-/* A linear layer after a ReLU: for each input that is not zero, its weights go to the outputs they are for. One thread does
-   it: an output's sum must not depend on how many there are. */
+/* A linear layer after a ReLU: for each input that is not zero, its weights go to the outputs they are for. One thread
+   does it all: an output's sum must not depend on how many there are. */
 static void scatter(const place_of_work *at, const step *op)
 {
     const size_t inputs = at->net->tensors[op->o.input].floats, outputs = at->net->tensors[op->o.output].floats;
@@ -643,7 +651,8 @@ static const char *open_tensor(const model *net, tensor *t, uint32_t index)
 {
     const shape *s = &t->s;
     const uint32_t most = 1 << 15;
-    if (s->kind > TILED || !s->channels || s->channels > 1 << 24 || !s->height || s->height > most || !s->width || s->width > most)
+    if (s->kind > TILED || !s->channels || s->channels > 1 << 24 || !s->height || s->height > most || !s->width ||
+        s->width > most)
         return "the weights are damaged: a tensor has no size";
     t->plane = (size_t)s->height * s->width;
     if (s->kind == TILED) {
@@ -658,7 +667,8 @@ static const char *open_tensor(const model *net, tensor *t, uint32_t index)
     if (t->plane > 1 << 24 || t->plane > ((size_t)1 << 30) / s->channels)
         return "the weights are damaged: a tensor is too large";
     t->floats = t->plane * s->channels;
-    if (index && index != net->output && (t->floats > net->workspace || (size_t)s->offset * LANES > net->workspace - t->floats))
+    const int inside = t->floats <= net->workspace && (size_t)s->offset * LANES <= net->workspace - t->floats;
+    if (index && index != net->output && !inside)
         return "the weights are damaged: a tensor lies outside of the workspace";
     return s->kind == TILED && !tiles_of(t) ? "there is no memory" : NULL;
 }
@@ -668,7 +678,8 @@ static int64_t pixel(const shape *s, int64_t y, int64_t x)
 {
     if (s->kind == FLAT)
         return y * s->width + x;
-    int64_t row = y / s->step_y < SIDE ? y / s->step_y : SIDE - 1, column = x / s->step_x < SIDE ? x / s->step_x : SIDE - 1;
+    int64_t row = y / s->step_y < SIDE ? y / s->step_y : SIDE - 1;
+    int64_t column = x / s->step_x < SIDE ? x / s->step_x : SIDE - 1;
     int64_t below = y - row * s->step_y + s->top, beside = x - column * s->step_x + s->left;
     if (below >= s->tall || beside >= s->wide)
         return -1;
@@ -703,10 +714,13 @@ static const char *open_gather(step *op, const tensor *in, const tensor *out)
 static int stays_inside(const operator *o, const tensor *in, const tensor *out, uint64_t reach)
 {
     const uint64_t most = 1 << 15;
-    if (in->s.kind != TILED || out->s.kind != TILED || !o->stride_y || o->stride_y > most || !o->stride_x || o->stride_x > most)
+    if (in->s.kind != TILED || out->s.kind != TILED)
         return 0;
-    uint64_t last = (uint64_t)(out->s.step_y - 1) * o->stride_y * in->s.wide + (uint64_t)(out->s.step_x - 1) * o->stride_x;
-    return o->base + last + reach < in->floats / LANES;
+    if (!o->stride_y || o->stride_y > most || !o->stride_x || o->stride_x > most)
+        return 0;
+    const uint64_t below = (uint64_t)(out->s.step_y - 1) * o->stride_y * in->s.wide;
+    const uint64_t beside = (uint64_t)(out->s.step_x - 1) * o->stride_x;
+    return o->base + below + beside + reach < in->floats / LANES;
 }
 
 static const char *open_nonzeros(source *from, step *op, const tensor *in, const tensor *out)
@@ -763,6 +777,12 @@ static const char *open_columns(source *from, step *op, const tensor *in, const 
     return total == o->nonzeros ? NULL : "the weights are damaged: there are more or fewer than are counted";
 }
 
+/* Whether a tiled tensor has all the places of another. */
+static int alike(const shape *a, const shape *b)
+{
+    return a->kind == TILED && a->channels >= b->channels && a->step_y == b->step_y && a->step_x == b->step_x;
+}
+
 static const char *open_step(source *from, const model *net, step *op, uint32_t index)
 {
     const char *const damaged = "the weights are damaged: an operator does not fit its tensors";
@@ -774,14 +794,17 @@ static const char *open_step(source *from, const model *net, step *op, uint32_t 
     const tensor *res = o->residual == NONE ? NULL : &net->tensors[o->residual];
     const int layer = o->kind == LINEAR || o->kind == DENSE || o->kind == SCATTER, rows = layer || o->kind == ADD;
     const int tiled = o->kind == CONVOLVE || o->kind == AFFINE || o->kind == MAXIMUM || o->kind == AVERAGE;
-    if ((o->input == net->output) || (o->residual == net->output) || (o->output == net->output) != (index + 1 == net->step_count))
+    if (o->input == net->output || o->residual == net->output) /* nobody reads the logits, and the last writes them */
+        return damaged;
+    if ((o->output == net->output) != (index + 1 == net->step_count))
         return damaged;
     if (tiled && (in->s.kind != TILED || out->s.kind != TILED))
         return damaged;
     if (rows && (in->s.kind != FLAT || out->s.kind != FLAT))
         return damaged;
-    if (res && (res->s.kind != (rows ? FLAT : TILED) || (rows ? res->floats < out->floats
-        : !tiled || res->s.channels < out->s.channels || res->s.step_y != out->s.step_y || res->s.step_x != out->s.step_x)))
+    if (res && rows && (res->s.kind != FLAT || res->floats < out->floats))
+        return damaged;
+    if (res && !rows && (!tiled || !alike(&res->s, &out->s)))
         return damaged;
     const uint64_t numbers = layer ? out->floats : out->s.channels;
     if (o->scale != NONE && !(op->scale = array(from, o->scale, numbers, sizeof(float))))
@@ -800,10 +823,12 @@ static const char *open_step(source *from, const model *net, step *op, uint32_t 
     case SCATTER:
         return open_columns(from, op, in, out);
     case AFFINE:
-        return in->s.step_y == out->s.step_y && in->s.step_x == out->s.step_x && in->s.channels >= out->s.channels ? NULL : damaged;
+        return alike(&in->s, &out->s) ? NULL : damaged;
     case MAXIMUM:
     case AVERAGE:
-        if (!o->kernel_y || o->kernel_y > 1 << 15 || !o->kernel_x || o->kernel_x > 1 << 15 || in->s.channels < out->s.channels)
+        if (!o->kernel_y || o->kernel_y > 1 << 15 || !o->kernel_x || o->kernel_x > 1 << 15)
+            return damaged;
+        if (in->s.channels < out->s.channels)
             return damaged;
         return stays_inside(o, in, out, (uint64_t)(out->s.channels - 1) * (in->plane / LANES) +
                             (uint64_t)(o->kernel_y - 1) * in->s.wide + o->kernel_x - 1) ? NULL : damaged;
@@ -821,7 +846,8 @@ void model_close(model *net)
 {
     if (!net)
         return;
-    for (uint32_t i = 0; net->tensors && i < net->tensor_count; i++) free(net->tensors[i].edges), free(net->tensors[i].cuts);
+    for (uint32_t i = 0; net->tensors && i < net->tensor_count; i++)
+        free(net->tensors[i].edges), free(net->tensors[i].cuts);
     for (uint32_t i = 0; net->steps && i < net->step_count; i++) free(net->steps[i].table);
     free(net->tensors), free(net->steps), free(net);
 }
@@ -864,8 +890,9 @@ static const char *open_all(source *from, model *net)
             return why;
     }
     const shape *in = &net->tensors[0].s, *out = &net->tensors[net->output].s;
-    net->shape = (model_shape){(int)in->channels, (int)in->height, (int)in->width, (int)(out->channels * out->height * out->width),
-                               net->workspace * sizeof(float)};
+    const int classes = (int)(out->channels * out->height * out->width);
+    const size_t bytes = net->workspace * sizeof(float);
+    net->shape = (model_shape){(int)in->channels, (int)in->height, (int)in->width, classes, bytes};
     return NULL;
 }
 
@@ -924,7 +951,8 @@ static void meet(model_state *state)
         if (atomic_load_explicit(&state->round, memory_order_acquire) != round)
             return;
     pthread_mutex_lock(&state->lock);
-    while (atomic_load_explicit(&state->round, memory_order_acquire) == round) pthread_cond_wait(&state->wake, &state->lock);
+    while (atomic_load_explicit(&state->round, memory_order_acquire) == round)
+        pthread_cond_wait(&state->wake, &state->lock);
     pthread_mutex_unlock(&state->lock);
 }
 #else
@@ -936,7 +964,8 @@ static void work(model_state *state, task job, int part)
     const model *net = state->net;
     const size_t size = net->tensors[0].floats, classes = net->tensors[net->output].floats;
     for (size_t i = 0; i < job.count; i++) {
-        place_of_work at = {net, state->workspace, job.images + i * size, job.logits + i * classes, part, state->threads};
+        const float *image = job.images + i * size;
+        place_of_work at = {net, state->workspace, image, job.logits + i * classes, part, state->threads};
         for (uint32_t s = 0; s < net->step_count; s++) {
             ACTIONS[net->steps[s].o.kind](&at, &net->steps[s]);
             meet(state);

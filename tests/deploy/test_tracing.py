@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from pwoa.deploy.graph import trace
+from pwoa.deploy.tracing import trace
 from pwoa.errors import InputError
 from pwoa.models.architectures.registry import build
 from tests.deploy.networks import random_network
