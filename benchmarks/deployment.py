@@ -5,7 +5,8 @@
 ResNet-18 at several rates, allocations and budgets, and the embedded LeNet at rate 16. Masks are by magnitude, of the
 teacher's own weights, without any training: the speed does not depend on what the weights are, only on where they are
 zero. `same_verdicts` is the share of the test images on which a route has the class of the pruned network in torch.
-`milliseconds_teacher_best` is the teacher's fastest float32 route in the same run.
+`milliseconds_teacher_best` is the teacher's fastest float32 route in the same run. Milliseconds are the processor's, so
+that they hold on a busy machine too; `busyness` is how many times as long the clock took.
 """
 
 from __future__ import annotations
@@ -93,6 +94,7 @@ def rows(
                 "same_verdicts": None,
                 **same.get(row["route"], {}),
                 "images": min(given.images, len(data.test)),
+                "busyness": found.about["busyness"],
                 "device": found.about["device"],
             }
 

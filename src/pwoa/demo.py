@@ -70,7 +70,7 @@ def _deployment(recipe: Recipe, ours: Result, progress: Progress) -> dict[str, A
     progress.say("\nthe pruned network as C, and the dense one in torch")
     data = load_data(recipe.data.name, data_folder=recipe.data.folder or None)
     options: dict[str, Any] = {"routes": ("torch", "c"), "threads": 1, "batch": 1, "seconds": 2.0, "memory": False}
-    found = bench({"pwoa": ours.model.cpu()}, data, teacher=recipe.teacher.checkpoint, **options)
+    found = bench({"pwoa": ours.model}, data, teacher=recipe.teacher.checkpoint, **options)
     rows = {(row["model"], row["route"]): row for row in found.rows}
     dense, pruned = rows[TEACHER, "torch"], rows["pwoa", "c"]
     if error := dense.get("error") or pruned.get("error"):

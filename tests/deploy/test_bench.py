@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import time
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -21,7 +22,7 @@ from pwoa.cli import app
 from pwoa.cli.run import _shipped
 from pwoa.data.images import Data
 from pwoa.deploy import bench as room
-from pwoa.deploy.bench import ROUNDS, Bench, _Lane, _time_in_turns
+from pwoa.deploy.bench import ROUNDS, Bench, _busyness, _Lane, _time_in_turns
 from pwoa.deploy.memory import peak_memory
 from pwoa.deploy.routes import ROUTES, Artefact, Route, Task, find_routes
 from pwoa.errors import InputError
@@ -60,7 +61,20 @@ def test_every_round_has_a_turn_for_each_and_the_first_call_of_a_turn_does_not_c
     turns = "".join(name + name for name in calls[::2])
     assert turns == "".join(calls)  # each turn is a call that does not count, and one that does
     assert calls[::2] == ["a", "b"] + ["b", "a", "a", "b"] * (ROUNDS // 2)
-    assert [len(lane.times) for lane in lanes] == [ROUNDS, ROUNDS]
+    assert [len(lane.times) for lane in lanes] == [len(lane.clock) for lane in lanes] == [ROUNDS, ROUNDS]
+
+
+def test_with_one_thread_the_processor_counts_and_with_several_the_clock() -> None:
+    def wait(x: np.ndarray) -> np.ndarray:
+        time.sleep(0.02)
+        return x
+
+    lanes = [_Lane({"threads": count}, ROUTES["openvino"], wait, np.zeros((1, 1), np.float32)) for count in (1, 2)]
+    for lane in lanes:
+        lane.turn(0.0)
+        lane.note()
+    assert lanes[0].row["milliseconds"] < 10 < 20 <= lanes[1].row["milliseconds"]
+    assert _busyness(lanes) > 2
 
 
 def test_the_figures_are_the_median_and_the_95th_percentile() -> None:
@@ -76,7 +90,8 @@ def test_the_figures_are_the_median_and_the_95th_percentile() -> None:
 def test_a_row_has_the_size_the_work_and_how_near_it_is(tiny_teacher: TinyNet, tiny_data: Data) -> None:
     with torch.no_grad():
         tiny_teacher.hidden.weight[:8] = 0
-    (row,) = pwoa.bench(tiny_teacher, tiny_data, routes="torch", **QUICK).rows
+    (row,) = pwoa.bench(tiny_teacher.train(), tiny_data, routes="torch", **QUICK).rows
+    assert tiny_teacher.training  # it is the user's
     dense = 36 * 36 + 144 * 16 + 16 * 3
     assert (row["macs_dense"], row["macs"]) == (dense, dense - 144 * 8)
     assert row["bytes"] == sum(value.numel() * value.element_size() for value in tiny_teacher.state_dict().values())

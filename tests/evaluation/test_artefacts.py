@@ -30,6 +30,7 @@ from pwoa.models.onnx import OnnxModel
 from pwoa.models.replica import Replica, replica_of
 from pwoa.models.twins import twin_of
 from pwoa.recipe import Recipe, to_toml
+from pwoa.report.inspection import inspect
 from pwoa.threat import Threat
 from tests.conftest import TinyNet
 
@@ -259,6 +260,12 @@ class TestCode:
         recipe.write_text(to_toml(Recipe().with_settings(settings)))
         with pytest.raises(InputError, match="is C code, which cannot be trained or pruned; give the run"):
             verb(data=tiny_data, recipe=recipe, folder=tmp_path / "run")
+
+    def test_it_is_inspected_without_being_run(self, made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("pwoa.models.compiled.load_c", pytest.fail)
+        rows = dict(inspect(made / "export" / "c").rows)
+        assert (rows["classes"], rows["input"]) == ("3", "[1, 6, 6]")
+        assert rows["kind"].startswith("C: it can be measured")
 
     def test_the_attack_replica_is_for_int8(self, tiny_teacher: TinyNet, tiny_data: Data) -> None:
         with pytest.raises(InputError, match=r"the attack replica is for an int8 \.onnx file"):

@@ -8,6 +8,9 @@ import typer
 from pwoa.cli.options import DataFolderOption, DataOption, print_table, say
 from pwoa.errors import InputError
 
+BUSY = 1.1
+"""How many times as long the clock may take as the processor before it is told."""
+
 
 def bench(
     models: Annotated[list[str], typer.Argument(metavar="MODEL…", help="What pwoa evaluate takes, one or more.")],
@@ -67,6 +70,11 @@ def _print_bench(result: Any) -> None:
     print(
         f"\n{about['device']}; images/s with {about['batch']} at a time; ms for one, the median and 95 % of the times."
     )
+    if about["busyness"] > BUSY:
+        print(
+            f"The machine was busy: the clock took {about['busyness']:.2g} times as long as the processor. Times with "
+            "one thread are the processor's."
+        )
     for route, how in result.missing.items():
         say(f"not here: {route}; {how}")
     for sentence in result.sentences:

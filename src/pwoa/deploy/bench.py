@@ -1,11 +1,13 @@
 """Which route runs a network fastest, and how much faster a pruned one is than its teacher.
 
 All models and routes are timed in turns, round after round, so that what else the machine does falls on all of them
-alike, and ratios hold on a noisy machine too.
+alike. Of one thread it is the processor's time that counts, not the clock's: on a busy machine a call of 10 ms is
+interrupted each time and one of 1 ms hardly ever, and no median mends that.
 """
 
 from __future__ import annotations
 
+import copy
 import math
 import os
 import platform
@@ -52,11 +54,11 @@ COMPILATIONS = 1000
 class Bench:
     """What was measured: a flat row for each model, route and number of threads.
 
-    A row has `model`, `route`, `threads`, `milliseconds` (the median at batch 1), `milliseconds_95` (the 95th
-    percentile), `images_per_second` (so many at a time as `about` says), `memory`, `bytes`, `macs` and `macs_dense`
-    (multiply-adds of the weights that are not zero, and of all), `max_difference` (of the logits from torch's, relative
-    to the largest) and `same_class` (the share of images on which the class is torch's). Where a route cannot run a
-    model it has `error` instead of them.
+    A row has `model`, `route`, `threads`, `milliseconds` (the median at batch 1: with one thread the processor's time,
+    else the clock's), `milliseconds_95` (the 95th percentile), `images_per_second` (so many at a time as `about` says),
+    `memory`, `bytes`, `macs` and `macs_dense` (multiply-adds of the weights that are not zero, and of all),
+    `max_difference` (of the logits from torch's, relative to the largest) and `same_class` (the share of images
+    on which the class is torch's). Where a route cannot run a model it has `error` instead of them.
     missing: by route that is not here, how to get it.
     """
 
@@ -135,11 +137,13 @@ def bench(
     with tempfile.TemporaryDirectory() as work, _many_compilations(here):
         lanes: list[_Lane] = []
         for name, source in sources.items():
-            stand = _Stand.of(name, load_model(source, loaded).cpu(), loaded, batch, images, Path(work))
+            own = copy.deepcopy(source) if isinstance(source, nn.Module) else source  # the user's stays as it is
+            stand = _Stand.of(name, load_model(own, loaded).cpu(), loaded, batch, images, Path(work))
             for route in here:
                 progress.say(f"preparing {name} for {route.label}")
                 more, able = stand.enter(route, counts, memory)
                 rows, lanes = rows + more, lanes + able
+        lanes.sort(key=lambda lane: int(lane.row["threads"]))  # threads that others leave waiting disturb them
         _time_in_turns(lanes, seconds, progress)
     about = {
         "device": processor(),
@@ -148,6 +152,7 @@ def bench(
         "images": min(images, len(loaded.test)),
         "batch": min(batch, len(loaded.test)),
         "seconds": seconds,
+        "busyness": _busyness(lanes),
         "versions": {"pwoa": __version__, "torch": torch.__version__},
     }
     result = Bench(tuple(rows), missing, about, None if place is None else place.path)
@@ -179,16 +184,20 @@ class _Lane:
     call: Call
     x: np.ndarray
     times: list[float] = field(default_factory=list)
+    clock: list[float] = field(default_factory=list)
 
     def turn(self, seconds: float) -> None:
         """Call once, for what others have pushed out of the caches, then take times for so long."""
+        own = time.process_time if self.row["threads"] == 1 else time.perf_counter
         with self.route.threads(self.row["threads"]):
             self.call(self.x)
             begin = before = time.perf_counter()
             while before - begin < seconds or before == begin:
+                start = own()
                 self.call(self.x)
+                self.times.append(own() - start)
                 now = time.perf_counter()
-                self.times.append(now - before)
+                self.clock.append(now - before)
                 before = now
 
     def note(self) -> None:
@@ -246,6 +255,7 @@ def _time_in_turns(lanes: Sequence[_Lane], seconds: float, progress: Progress) -
     for lane in lanes:
         lane.turn(0.0)  # torch compiles in the first call
         lane.times.clear()
+        lane.clock.clear()
         progress.advance()
     for number in range(ROUNDS):
         for lane in lanes if number % 2 else reversed(lanes):
@@ -254,6 +264,12 @@ def _time_in_turns(lanes: Sequence[_Lane], seconds: float, progress: Progress) -
     progress.close()
     for lane in lanes:
         lane.note()
+
+
+def _busyness(lanes: Sequence[_Lane]) -> float:
+    """Return how many times as long as the processor's time the clock's was, for one thread; 1 on a quiet machine."""
+    ratios = [median(lane.clock) / max(median(lane.times), 1e-9) for lane in lanes if lane.row["threads"] == 1]
+    return round(median(ratios), 2) if ratios else 1.0
 
 
 def compared(call: Call, network: nn.Module, x: Tensor, batch: int) -> Row:

@@ -10,12 +10,14 @@ from pwoa.models.border import Normalisation
 from pwoa.models.checkpoints.folder import CARD, Held, find_folder, holds_model, read_folder
 from pwoa.models.checkpoints.inspection import Inspection, TensorForm, inspect_checkpoint
 from pwoa.models.checkpoints.packed import described_in, is_packed, read_packed
+from pwoa.models.compiled import ARTEFACT, is_c
 from pwoa.models.onnx import OnnxModel
 from pwoa.recipe import recorded_recipe
 from pwoa.runs.folder import Run
 from pwoa.share.card import recorded
 from pwoa.sparsity.selection import describe_left_out
-from pwoa.storage.reading import TEXT_LIMIT, read_bytes
+from pwoa.storage.folder import unsealed
+from pwoa.storage.reading import TEXT_LIMIT, read_bytes, read_json
 from pwoa.threat import Threat
 
 NO_NORMALISATION = "none in the file; if it was done outside the network, give --mean and --std"
@@ -41,6 +43,8 @@ def inspect(name: str | Path, kept: float | None = None) -> Shown:
     if not run.started and not holds_model(name):
         if Path(name).suffix == ".onnx":
             return Shown(_onnx_rows(OnnxModel(name)))
+        if is_c(name):
+            return Shown(_c_rows(Path(name)))
         if is_packed(name):
             held = read_packed(Path(name))
             packed = [("file", str(name)), ("kind", "packed: bit masks and kept values")]
@@ -53,6 +57,20 @@ def inspect(name: str | Path, kept: float | None = None) -> Shown:
         folder = find_folder(name)
         rows += ([] if run.started else _card_rows(folder / CARD)) + _model_rows(read_folder(folder, str(name)))
     return Shown(rows)
+
+
+def _c_rows(folder: Path) -> Rows:
+    """Return what a folder of C says of its network; it is not compiled for that."""
+    about = unsealed(read_json(folder / ARTEFACT), str(folder / ARTEFACT))
+    names = {
+        "shape": "input",
+        "classes": "classes",
+        "multiply_adds": "multiply-adds",
+        "bytes": "bytes",
+        "hash": "weights",
+    }
+    found = [(label, str(about[key])) for key, label in names.items() if key in about]
+    return [("folder", str(folder)), ("kind", "C: it can be measured, which compiles it, not pruned"), *found]
 
 
 def _onnx_rows(model: OnnxModel) -> Rows:
