@@ -205,7 +205,7 @@ def demo(
     out: Annotated[Path, typer.Option("--out", help="The folder of the demo's runs.")] = Path("runs/demo"),
     report: ReportOption = True,
 ) -> None:
-    """See the paper's claim happen: prune a robust LeNet naively and by PwoA, in minutes on a CPU."""
+    """See the paper's claim happen: prune a robust LeNet naively, by PwoA and beyond it, in minutes on a CPU."""
     from pwoa import demo as library
     from pwoa.progress import ConsoleProgress
     from pwoa.recipe import load_recipe
@@ -220,6 +220,7 @@ def demo(
         "teacher (dense)": result["teacher"],
         "naive pruning": result["naive"],
         "PwoA": result["pwoa"],
+        "robust (beyond the paper)": result["robust"],
     }
     rate = f"rate {result['rate']:.4g} ({result['overall_rate']:.4g} over all parameters)"
     title = f"Accuracy in % on {counted(result['images'], 'test image')}, l∞ 0.3, {rate}"
@@ -227,8 +228,11 @@ def demo(
     print_notes(result["teacher"], load_recipe("demo").threat)
     print_warnings([(f"{finding['check']}, {finding['model']}", finding["message"]) for finding in result["warnings"]])
     for attack, words in (("pgd20", "under PGD-20"), ("worst", "in the worst case")):
-        ours, naive = (100 * result[name][attack] / result["teacher"][attack] for name in ("pwoa", "naive"))
-        print(f"Of the teacher's accuracy {words}, PwoA keeps {ours:.0f} %, naive pruning {naive:.0f} %.")
+        kept = {name: 100 * result[name][attack] / result["teacher"][attack] for name in ("naive", "pwoa", "robust")}
+        print(
+            f"Of the teacher's accuracy {words}, naive pruning keeps {kept['naive']:.0f} %, PwoA {kept['pwoa']:.0f} %, "
+            f"robust {kept['robust']:.0f} %."
+        )
     print(_shipped(result["deployment"]))
     try:
         accuracy_bars(rows, title, out / "robustness.png", result["fewer"])

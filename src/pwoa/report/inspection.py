@@ -158,7 +158,11 @@ def _model_rows(held: Held) -> Rows:
 
 def _accuracy_rows(about: Mapping[str, Any]) -> Rows:
     """Return what the run of an exported model measured."""
-    return [("accuracy in %", f"{_accuracies(about['accuracy'], about.get('fewer', {}))} (in torch)")] if about.get("accuracy") else []
+    return (
+        [("accuracy in %", f"{_accuracies(about['accuracy'], about.get('fewer', {}))} (in torch)")]
+        if about.get("accuracy")
+        else []
+    )
 
 
 def _known_rows(about: Mapping[str, Any]) -> Rows:
