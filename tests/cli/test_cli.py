@@ -663,13 +663,13 @@ def test_the_demo_shows_the_strong_attack_the_worst_case_and_what_the_checks_fou
         "strong",
         "worst case",
         "note: PGD-20 moves at most 0.2 of 0.3",
-        "in the worst case, PwoA keeps",
+        "in the worst case, naive pruning keeps",
     ):
         assert word in re.sub(r"\s+", " ", out)
-    for model in ("teacher", "naive", "pwoa"):
+    for model in ("teacher", "naive", "pwoa", "robust"):
         assert f"warning (radius, {model}): {finding.message}" in out
     assert (tmp_path / "demo" / "robustness.png").stat().st_size > 1000
-    assert list(result["teacher"]) == list(result["naive"]) == list(result["pwoa"])
+    assert list(result["teacher"]) == list(result["naive"]) == list(result["pwoa"]) == list(result["robust"])
     assert (list(result["pwoa"]), result["rate"]) == (
         ["natural", "pgd20", "strong", "worst"],
         pytest.approx(4, abs=0.01),

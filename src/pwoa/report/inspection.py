@@ -158,11 +158,8 @@ def _model_rows(held: Held) -> Rows:
 
 def _accuracy_rows(about: Mapping[str, Any]) -> Rows:
     """Return what the run of an exported model measured."""
-    return (
-        [("accuracy in %", f"{_accuracies(about['accuracy'], about.get('fewer', {}))} (in torch)")]
-        if about.get("accuracy")
-        else []
-    )
+    measured = about.get("accuracy")
+    return [("accuracy in %", f"{_accuracies(measured, about.get('fewer', {}))} (in torch)")] if measured else []
 
 
 def _known_rows(about: Mapping[str, Any]) -> Rows:
