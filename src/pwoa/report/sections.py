@@ -26,9 +26,9 @@ def title_of(story: Story) -> str:
     if story.kind == "folder":
         return f"{story.name}: nothing to show"
     what = " on ".join(filter(None, (story.architecture or "a network", story.data)))
-    rate = story.rate
-    smaller = f", {rate:.4g}× smaller" if story.pruned and rate else ""
-    return what + smaller
+    if not story.pruned or not story.rate:
+        return what
+    return f"{what}, {'' if story.state == 'finished' else 'to be '}{story.rate:.4g}× smaller"
 
 
 def lead_of(story: Story) -> Markup:
@@ -100,7 +100,7 @@ def _cards(story: Story) -> Markup:
             before = teacher.under(row.attack) if teacher else None
             cards.append(_accuracy_card(row, before))
     rate, macs = story.rate, number(story.result.get("macs_rate"), 0)
-    if story.pruned and rate:
+    if story.pruned and rate and story.result:
         cards.append(_card("prunable weights", f"{rate:.4g}×", "fewer", f"{100 / rate:.3g} % are kept"))
     if story.pruned and macs:
         left, dense = whole(story.result.get("macs")), whole(story.result.get("macs_dense"))

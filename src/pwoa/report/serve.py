@@ -105,7 +105,7 @@ class Site:
 def _row(name: str, folder: Path, root: Path) -> list[object]:
     link = element("a", name or root.name, href=f"/page/{quote(name)}" if name else _WHOLE)
     if not kind_of(folder):
-        return [link, "several", "", "", "", ""]
+        return [link, "several together", "", "", "", ""]
     story: Story = tell(folder, root)
     natural = story.model.under("natural") if story.model else None
     hardest = story.model.hardest if story.model else None
