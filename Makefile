@@ -2,7 +2,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test torture lint setup clean
+.PHONY: demo test torture lint docs setup clean
 
 demo: setup
 	@$(BIN)/pwoa demo
@@ -22,6 +22,9 @@ lint: setup
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
+docs: setup
+	$(BIN)/zensical build --strict --clean
+
 setup: $(VENV)/.ready
 
 $(VENV)/.ready: pyproject.toml constraints.txt
@@ -30,4 +33,4 @@ $(VENV)/.ready: pyproject.toml constraints.txt
 	@touch $@
 
 clean:
-	rm -rf $(VENV) runs build dist .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) runs site build dist .mypy_cache .pytest_cache .ruff_cache

@@ -27,6 +27,8 @@ PUBLISHED = {
 Adversarial Pruning Benchmark."""
 _PUBLISHED_NETWORK = ("cifar10", "resnet18")
 _PUBLISHED_RATE = 10.0
+_SHORT = 20
+"""The epochs that all methods of the comparison have."""
 _LINE = ("method", "rate", "mix", "epochs", "fingerprint", "settings", "square")
 """What, with the allocation, the rows of one line have in common; they differ in the seed."""
 _TEACHER_LINE = ("method", "fingerprint", "square")
@@ -67,6 +69,27 @@ def competition_table(path: Path) -> str:
             f"percent, mean ± standard deviation over the seeds:\n\n{table}{note}"
         )
     return "\n\n".join(tables)
+
+
+def headline_table(path: Path) -> str:
+    """Return what is left of the robust ResNet-18 by each method that sees natural examples only, the best last."""
+    lines = _networks(load_rows(path))[_PUBLISHED_NETWORK]
+    chosen = [line for line in lines if not line[0]["mix"] and _has_autoattack(line) and _epochs(line[0]) <= _SHORT]
+    dense, pruned = (
+        [line for line in chosen if (line[0]["method"] == TEACHER) is is_dense] for is_dense in (True, False)
+    )
+    cells = []
+    for line in [*dense, *sorted(pruned, key=lambda line: _means(line)[1])]:
+        row = line[0]
+        accuracies = (mean_and_deviation([row[column] for row in line]) for column in COLUMNS)
+        cells.append([_name(row), f"{row['rate']:g}", *accuracies])
+    first = chosen[0][0]
+    return (
+        f"ResNet-18 on CIFAR-10, l∞ 8/255, natural examples only, {_SHORT} epochs, {len(pruned[0])} seeds, "
+        f"{first['n']:,} test images (AutoAttack: {first['n_autoattack']:,}), {first['device']}; accuracy in percent, "
+        "mean ± standard deviation:\n\n"
+        + markdown(["method", "rate", *(attack_label(column) for column in COLUMNS)], cells)
+    )
 
 
 def published_table(path: Path) -> str:

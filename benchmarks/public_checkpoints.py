@@ -39,14 +39,17 @@ def rows(options: argparse.Namespace) -> Iterator[Row]:
             row["natural_full_test"] = scores["natural"]
         try:
             folder = options.runs / Path(file).stem
-            summary = pwoa.prune(teacher, data, rate=options.rate, settings=settings, folder=folder).summary
+            result = pwoa.prune(teacher, data, rate=options.rate, settings=settings, folder=folder)
         except pwoa.InputError as error:
             yield {**row, "refused": str(error)}
             continue
-        for model in ("teacher", "pruned"):
-            row |= rounded(summary[model], f"{model}_")
+        summary = result.summary
+        for name, model in (("teacher", teacher), ("pruned", result.model)):
+            place = options.runs / f"{folder.name}-{name}-autoattack"
+            scores = pwoa.evaluate(model, data, attacks="autoattack", images=options.autoattack, folder=place)
+            row |= rounded({**summary[name], "autoattack": scores["autoattack"]}, f"{name}_")
         row |= {"rate": summary["rate"], "images": summary["images"], "seconds": round(summary["training_seconds"], 1)}
-        yield {**row, "device": summary["device"]}
+        yield {**row, "n_autoattack": options.autoattack, "device": summary["device"]}
 
 
 @one_line()
@@ -58,6 +61,7 @@ def main() -> None:
     parser.add_argument("--mnist", help="the official MNIST files, for natural accuracy on the whole test set")
     parser.add_argument("--runs", type=Path, default=Path("runs/public"))
     parser.add_argument("--rate", type=float, default=4.0)
+    parser.add_argument("--autoattack", type=int, default=1000, metavar="N", help="on how many images it is run")
     options = parser.parse_args()
     keep_rows(rows(options), options.out)
 

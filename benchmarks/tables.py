@@ -6,7 +6,8 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
-from benchmarks.comparison import competition_table, published_table
+from benchmarks.comparison import competition_table, headline_table, published_table
+from benchmarks.deployment import deployment_table
 from benchmarks.rows import Row, load_rows, markdown
 from pwoa.attacks.registry import attack_label
 from pwoa.errors import counted
@@ -144,6 +145,31 @@ def _sweep_table(path: Path, axis: str, name: Callable[[Row], str]) -> str:
     )
 
 
+def export_table(path: Path) -> str:
+    """Return the sizes of artefacts, and how near they are to their networks in torch."""
+    rows = load_rows(path)
+    head = ["network", "rate", "artefact", "bytes", "dense ÷ it", "difference", "same class", "natural", "in torch"]
+    lines = [
+        [
+            row["network"],
+            f"{row['rate']:.4g}",
+            row["kind"] if row["values"] is None else f"{row['kind']}, {row['values']}",
+            f"{row['bytes']:,}",
+            f"{row['dense_bytes'] / row['bytes']:.2f}",
+            f"{row['difference']:.1e}" if row["difference"] else "0",
+            f"{row['same']:,} of {row['images']:,}",
+            f"{row['natural']:.2f}",
+            f"{row['natural_torch']:.2f}",
+        ]
+        for row in rows
+    ]
+    return (
+        "Difference: of the logits, relative to the largest. Natural accuracy in percent. Pruned by magnitude at one "
+        "uniform rate and not trained after it, so that accuracies are low and only the artefacts are compared:\n\n"
+        + markdown(head, lines)
+    )
+
+
 def _label_of(attack: str) -> str:
     """Return an attack as papers write it; in the oracle's rows the whole of AutoAttack is `standard`."""
     return attack_label("autoattack" if attack == "standard" else attack)
@@ -167,8 +193,11 @@ TABLES: dict[str, tuple[str, Callable[[Path], str]]] = {
     "engine": ("engine.json", engine_table),
     "speed": ("speed.json", speed_table),
     "competition": ("competition.json", competition_table),
+    "headline": ("competition.json", headline_table),
     "published": ("competition.json", published_table),
     "ablations": ("ablations.json", ablation_table),
     "allocations": ("allocations.json", allocation_table),
+    "deployment": ("deployment.json", deployment_table),
+    "export": ("export.json", export_table),
 }
 """Name of a table → its file in results/, and the function that builds it."""

@@ -9,11 +9,14 @@ __version__ = "0.4.0"
 
 if TYPE_CHECKING:
     from pwoa.data.load import load_data as load_data
+    from pwoa.deploy.bench import bench as bench
+    from pwoa.deploy.export import export as export
     from pwoa.errors import InputError as InputError
     from pwoa.evaluation.comparison import compare as compare
     from pwoa.evaluation.measure import evaluate as evaluate
     from pwoa.models.checkpoints.inspection import inspect_checkpoint as inspect_checkpoint
     from pwoa.models.load import load_model as load_model
+    from pwoa.paper import reproduce as reproduce
     from pwoa.recipe import Evaluation as Evaluation
     from pwoa.recipe import Recipe as Recipe
     from pwoa.recipe import load_recipe as load_recipe
@@ -29,8 +32,10 @@ _HOMES = {
     "InputError": "pwoa.errors",
     "Recipe": "pwoa.recipe",
     "Threat": "pwoa.threat",
+    "bench": "pwoa.deploy.bench",
     "compare": "pwoa.evaluation.comparison",
     "evaluate": "pwoa.evaluation.measure",
+    "export": "pwoa.deploy.export",
     "inspect_checkpoint": "pwoa.models.checkpoints.inspection",
     "load_data": "pwoa.data.load",
     "load_model": "pwoa.models.load",
@@ -39,6 +44,7 @@ _HOMES = {
     "prune": "pwoa.runs.prune",
     "push_to_hub": "pwoa.share.publish",
     "report": "pwoa.report",
+    "reproduce": "pwoa.paper",
     "save_pretrained": "pwoa.share.publish",
 }
 

@@ -4,6 +4,9 @@ import time
 from pathlib import Path
 from typing import Any
 
+from pwoa.data.load import load_data
+from pwoa.deploy.bench import TEACHER, bench
+from pwoa.deploy.routes import ROUTES
 from pwoa.evaluation.folder import OF_TEACHER
 from pwoa.progress import Progress, choose_progress
 from pwoa.recipe import load_recipe
@@ -28,8 +31,10 @@ def demo(
     recipe = load_recipe(recipe)
     start = time.perf_counter()
     progress.say(f"\n1 of 2: naive pruning, rate {recipe.sparsity.rate:g}, with cross-entropy")
+    progress.runs_after = 1
     naive = prune(recipe=recipe, settings=NAIVE, folder=Path(folder) / "naive", progress=progress)
     progress.say(f"\n2 of 2: PwoA, rate {recipe.sparsity.rate:g}, with distillation and the HSIC bottleneck")
+    progress.runs_after = 0
     measured = naive.folder / OF_TEACHER
     ours = prune(recipe=recipe, folder=Path(folder) / "pwoa", teacher_evaluation=measured, progress=progress)
     findings = {"naive": naive.summary["warnings"], "pwoa": ours.summary["warnings"]}
@@ -38,6 +43,7 @@ def demo(
         "naive": naive.summary["pruned"],
         "pwoa": ours.summary["pruned"],
         "rate": ours.summary["rate"],
+        "overall_rate": ours.summary["overall_rate"],
         "images": naive.summary["images"],
         "fewer": naive.summary["fewer"],
         "warnings": [
@@ -48,9 +54,30 @@ def demo(
         ],
         "seconds": _seconds(naive, ours, time.perf_counter() - start),
         "device": ours.summary["device"],
+        "deployment": _deployment(recipe, ours, progress),
     }
     Run(folder).write_json("result.json", result)
     return result
+
+
+def _deployment(recipe: Recipe, ours: Result, progress: Progress) -> dict[str, Any]:
+    """Return the size and the speed of the pruned network as C and of the dense one in torch; or what it takes to see.
+
+    Both are for one image on one thread, timed in turns.
+    """
+    if missing := ROUTES["c"].missing():
+        return {"missing": missing}
+    progress.say("\nthe pruned network as C, and the dense one in torch")
+    data = load_data(recipe.data.name, data_folder=recipe.data.folder or None)
+    options: dict[str, Any] = {"routes": ("torch", "c"), "threads": 1, "batch": 1, "seconds": 2.0, "memory": False}
+    found = bench({"pwoa": ours.model.cpu()}, data, teacher=recipe.teacher.checkpoint, **options)
+    rows = {(row["model"], row["route"]): row for row in found.rows}
+    dense, pruned = rows[TEACHER, "torch"], rows["pwoa", "c"]
+    if error := dense.get("error") or pruned.get("error"):
+        return {"missing": error}
+    kept = ("bytes", "milliseconds", "macs", "max_difference")
+    shown = {"dense": dense, "c": pruned}
+    return {name: {key: row[key] for key in kept} for name, row in shown.items()} | {"processor": found.about["device"]}
 
 
 def _seconds(naive: Result, ours: Result, elapsed: float) -> float:

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from pwoa.attacks.apgd import apgd_ce, apgd_dlr, apgd_t, checkpoints, strong
 from pwoa.attacks.ball import Ball, distance
 from pwoa.attacks.fab import fab_t, nearest_broken
+from pwoa.attacks.fmn import fmn
 from pwoa.attacks.gradient import cw, fgsm, pgd
 from pwoa.attacks.problem import Problem, is_broken
 from pwoa.attacks.registry import ATTACKS
@@ -33,6 +34,7 @@ SHORT: dict[str, Run] = {
     "apgd-t": partial(apgd_t, steps=12),
     "strong": strong,
     "fab-t": partial(fab_t, steps=8),
+    "fmn": partial(fmn, steps=12),
     "square": partial(square, queries=100),
     "square-paper": partial(square, queries=30, paper=True),
     "pgd": partial(pgd, steps=6, restarts=2),
@@ -40,7 +42,7 @@ SHORT: dict[str, Run] = {
 }
 every = pytest.mark.parametrize("name", SHORT)
 FAMILIES = {"pgdN": "pgd", "cwN": "cw"}
-RANDOM = [name for name in SHORT if name not in ("fgsm", "fab-t")]
+RANDOM = [name for name in SHORT if name not in ("fgsm", "fab-t", "fmn")]
 
 
 def images(n: int = 6, classes: int = 4, seed: int = 0, side: int = 5) -> tuple[Tensor, Tensor]:
@@ -120,7 +122,7 @@ def test_every_attack_breaks_what_is_easy(name: str, norm: str) -> None:
 
 @every
 def test_no_images_are_no_problem(name: str) -> None:
-    if name not in ("apgd-t", "fab-t", "square", "square-paper"):
+    if name not in ("apgd-t", "fab-t", "fmn", "square", "square-paper"):
         return
     model, (x, labels) = network(), images()
     assert SHORT[name](model, x[:0], labels[:0], Threat()).shape == x[:0].shape

@@ -59,7 +59,7 @@ def test_what_the_attacks_declare() -> None:
     assert find_attack("transfer").parts == ("apgd-ce", "apgd-t")
     assert find_attack("pgd7").parts == ("pgd7",)
     assert (find_attack("pgd7").steps, find_attack("cw").steps, find_attack("cw8").steps) == (7, 30, 8)
-    assert gradient_free() == ("natural", "square", "square-paper", "transfer")
+    assert gradient_free() == ("natural", "square", "square-paper", "transfer", "replica")
     assert [name for name, attack in ATTACKS.items() if attack.continues] == ["square", "square-paper"]
 
 

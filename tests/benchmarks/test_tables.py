@@ -14,7 +14,8 @@ import pytest
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
-from benchmarks.comparison import PUBLISHED, competition_table, draw, published_table
+from benchmarks.comparison import PUBLISHED, competition_table, draw, headline_table, published_table
+from benchmarks.deployment import deployment_table
 from benchmarks.rows import load_rows
 from benchmarks.tables import (
     TABLES,
@@ -37,9 +38,22 @@ def test_a_page_shows_what_was_measured(page: str) -> None:
     assert with_tables(text, ROOT / "results") == text  # else: python -m scripts.update_tables
 
 
-def test_the_page_of_results_has_every_table() -> None:
-    text = (ROOT / "docs" / "results.md").read_text(encoding="utf-8")
-    assert sorted(re.findall(r"<!-- measured: (\w+) -->", text)) == sorted(TABLES)
+def test_the_page_of_results_has_every_table_and_the_readme_the_headline() -> None:
+    tables = {
+        page: re.findall(r"<!-- measured: (\w+) -->", (ROOT / page).read_text(encoding="utf-8"))
+        for page in ("README.md", "docs/results.md")
+    }
+    assert tables["README.md"] == ["headline"]
+    assert sorted(tables["docs/results.md"]) == sorted(TABLES.keys() - {"headline"})
+
+
+def test_the_headline_has_the_teacher_first_and_the_best_method_last() -> None:
+    table = headline_table(ROOT / "results" / "competition.json")
+    lines = [line.split("|")[1:-1] for line in table.splitlines() if line.startswith("|")][2:]
+    robust = [float(cells[-1].split("±")[0]) for cells in lines]
+    assert lines[0][0].strip() == "teacher"
+    assert robust[1:] == sorted(robust[1:])
+    assert {cells[1].strip() for cells in lines[1:]} == {"10"}
 
 
 def test_every_file_of_results_is_named_on_the_page_and_has_rows() -> None:
@@ -360,3 +374,22 @@ def test_the_table_of_the_competition_has_a_row_for_a_method_at_a_rate_and_a_mix
     assert "| hydra, as before | 2 | 0 | 4+10 | 90.00 | 41.50 |" in table
     assert "| teacher | 1 | 0 | 4+10 | 90.00 ± 0.00 | 50.00 ± 0.00 |  | 40.00 ± 0.00 | 2 |" in table
     assert table.index("net on digits, 10,000 test images (AutoAttack: 500), GPU") < table.index("wide on digits")
+
+
+def test_the_table_of_deployment_shows_every_route_and_what_c_gains(tmp_path: Path) -> None:
+    assert "Nothing is measured yet" in deployment_table(tmp_path / "none.json")
+    shared = {"network": "net", "budget": "weights", "milliseconds_teacher_best": 6.0, "device": "a core", "macs": 2e6}
+    dense = {**shared, "rate": 1, "allocation": "dense", "bytes": 8e6, "max_difference": 0.0, "same_verdicts": None}
+    pruned = {**dense, "rate": 16, "allocation": "lamp", "bytes": 1e6, "images": 10_000}
+    rows = [
+        {**dense, "route": "onnx", "milliseconds": 6.0},
+        {**dense, "route": "c", "milliseconds": 12.0},
+        {**pruned, "route": "onnx", "error": "it cannot"},
+        {**pruned, "route": "c", "milliseconds": 1.5, "same_verdicts": 0.9999, "max_difference": 2e-6},
+    ]
+    (tmp_path / "rows.json").write_text(json.dumps(rows))
+    table = deployment_table(tmp_path / "rows.json")
+    assert "| network | rate | multiply-adds | onnxruntime | C | C, MB | C gains |" in table
+    assert "| net | dense | 2 | 6 | 12 | 8.00 | 0.5× |" in table
+    assert "| net | 16 of weights, lamp | 2 | – | 1.5 | 1.00 | 4× |" in table
+    assert "On 10,000 test images C has torch's class on 99.99 % or more; its logits are within 2e-06" in table

@@ -347,7 +347,8 @@ def test_evaluate_an_onnx_file(nets: Path, digits: Path, tmp_path: Path, monkeyp
     code, _, err = call(*command, tmp_path / "d", "--attacks", "pgd20")
     assert (code, err) == (
         2,
-        "error: pgd20 needs gradients, which this model has not; use natural, square, square-paper, transfer\n",
+        "error: pgd20 needs gradients, which this model has not; use natural, square, square-paper, transfer, "
+        "replica\n",
     )
 
 
@@ -655,12 +656,19 @@ def test_the_demo_shows_the_strong_attack_the_worst_case_and_what_the_checks_fou
     monkeypatch.setattr("pwoa.evaluation.measure._findings", lambda *given: [finding])
     code, out, err = call("demo", "--out", tmp_path / "demo")
     assert (code, err) == (0, "")
-    for word in ("strong", "worst case", "note: PGD-20 moves at most 0.2 of 0.3", "in the worst case, PwoA keeps"):
+    result = json.loads((tmp_path / "demo" / "result.json").read_text())
+    rates = f"rate {result['rate']:.4g} ({result['overall_rate']:.4g} over all parameters)"
+    for word in (
+        rates,
+        "strong",
+        "worst case",
+        "note: PGD-20 moves at most 0.2 of 0.3",
+        "in the worst case, PwoA keeps",
+    ):
         assert word in re.sub(r"\s+", " ", out)
     for model in ("teacher", "naive", "pwoa"):
         assert f"warning (radius, {model}): {finding.message}" in out
     assert (tmp_path / "demo" / "robustness.png").stat().st_size > 1000
-    result = json.loads((tmp_path / "demo" / "result.json").read_text())
     assert list(result["teacher"]) == list(result["naive"]) == list(result["pwoa"])
     assert (list(result["pwoa"]), result["rate"]) == (
         ["natural", "pgd20", "strong", "worst"],

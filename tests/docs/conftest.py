@@ -8,6 +8,7 @@ import shutil
 import sys
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import chdir
 from functools import partial
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -28,6 +29,8 @@ from pwoa.attacks.square import square_rounds
 from pwoa.data.catalog import Dataset
 from pwoa.data.formats import Split
 from pwoa.data.store import find, load_official
+from pwoa.deploy import bench
+from pwoa.deploy.routes import ROUTES
 from pwoa.methods import METHODS
 from pwoa.models.architectures.registry import ARCHITECTURES, build
 from pwoa.models.border import Normalised
@@ -229,7 +232,7 @@ def sweeps_at_once(patch: pytest.MonkeyPatch) -> None:
 
     def run(tasks: Sequence[Any], ended: Callable[[Any, str | None], None], *places: object) -> None:
         for task in tasks:
-            ended(task, task.reason() if carry_out(task.recipe, task.folder) else None)
+            ended(task, task.reason() if carry_out(task.recipe, task.folder, (), task.teacher) else None)
 
     def first_points(path: Path, settings: Sequence[str] = ()) -> list[Point]:
         points = expand(path, settings)[:2]
@@ -238,6 +241,16 @@ def sweeps_at_once(patch: pytest.MonkeyPatch) -> None:
     patch.setattr("pwoa.sweep.run_here", run)
     patch.setattr("pwoa.sweep.run_on_ray", run)
     patch.setattr("pwoa.sweep.expand", first_points)
+
+
+def quick_benchmarks(patch: pytest.MonkeyPatch) -> None:
+    """Let a benchmark time each route once, and leave out what takes long to prepare."""
+    time_in_turns = bench._time_in_turns
+    patch.setattr(bench, "ROUNDS", 1)
+    patch.setattr(bench, "peak_memory", lambda *given: None)
+    patch.setattr(bench, "_time_in_turns", lambda lanes, seconds, progress: time_in_turns(lanes, 0.01, progress))
+    for name in ("torch-compiled", "openvino", "int8"):
+        patch.setitem(ROUTES, name, dataclasses.replace(ROUTES[name], missing=lambda: "not in the tests of documents"))
 
 
 def save_onnx(path: Path) -> None:
@@ -268,7 +281,8 @@ def furnish(folder: Path, written: dict[str, str]) -> None:
     torch.save({"state_dict": narrow.state_dict()}, folder / "trades.pt")
     save_file(narrow.state_dict(), folder / "robust.safetensors")
     save_onnx(folder / "net.onnx")
-    (folder / "downloads").mkdir()
+    for name in ("downloads", "teachers"):
+        (folder / name).mkdir()
     for name in ("benchmarks", "results", "scripts"):
         (folder / name).symlink_to(ROOT / name)
     pwoa.save_pretrained(narrow, folder / "hub")
@@ -278,6 +292,9 @@ def furnish(folder: Path, written: dict[str, str]) -> None:
     for name in ("naive", "pwoa"):
         (folder / "runs" / "demo" / name).symlink_to("../mine")
     pwoa.pretrain(recipe="teacher-cifar10", folder=folder / "runs" / "teacher")
+    with chdir(folder):
+        own = {"teacher.architecture": "smallnet.py:SmallNet"}
+        pwoa.pretrain(data="mnist", settings=own, folder=Path("runs") / "small-teacher")
 
 
 @pytest.fixture(scope="module")
@@ -295,6 +312,7 @@ def workshop(
         patch.setattr("pwoa.report.serve.Server.serve_forever", lambda server: None)
         short_attacks(patch)
         sweeps_at_once(patch)
+        quick_benchmarks(patch)
         trained = train(pwoa.load_data("cifar10"))
         libraries(patch, trained)
         pushed = hub(patch, folder / "hub")

@@ -587,7 +587,9 @@ class TestOnnx:
     def test_an_attack_that_needs_gradients_is_refused_in_one_line(self, model: OnnxModel, attack: str) -> None:
         with pytest.raises(InputError) as caught:
             evaluate(model, data_for(linear()), attacks=f"natural,{attack}")
-        message = f"{attack} needs gradients, which this model has not; use natural, square, square-paper, transfer"
+        message = (
+            f"{attack} needs gradients, which this model has not; use natural, square, square-paper, transfer, replica"
+        )
         assert str(caught.value) == message
 
     def test_as_a_surrogate_it_is_refused(self, model: OnnxModel) -> None:
@@ -647,7 +649,7 @@ def test_one_without_any_gradient_is_refused_by_attacks_that_need_it(
         InputError, match=rf"^pgd3 needs gradients, which the model does not give \(.*{reason}"
     ) as caught:
         everything(model=model)
-    assert str(caught.value).endswith("); without them there are natural, square, square-paper, transfer")
+    assert str(caught.value).endswith("); without them there are natural, square, square-paper, transfer, replica")
     assert "\n" not in str(caught.value)
     with pytest.raises(InputError, match="transfer needs gradients, which the surrogate does not give"):
         everything(surrogate=model)

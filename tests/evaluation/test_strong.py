@@ -12,11 +12,12 @@ import torch
 from torch import Tensor, nn
 
 import pwoa
+from pwoa.attacks.apgd import STRONG_CALLS
 from pwoa.attacks.registry import find_attack
 from pwoa.data.images import Data
 from pwoa.errors import DefenceWarning
 from pwoa.evaluation.checks import ATTACKED, FEWEST, affordable
-from pwoa.evaluation.robustness import robustness
+from pwoa.evaluation.robustness import robustness, work
 from pwoa.evaluation.scores import Scores, weak_steps
 from pwoa.evaluation.subject import Subject
 from pwoa.progress import ConsoleProgress, Pace, Progress, choose_progress
@@ -80,6 +81,24 @@ def test_it_is_the_attack_of_its_name_on_the_first_images(tiny_teacher: nn.Modul
     assert torch.equal(first.worst, both)
     assert first.accuracies["worst"] == 100 * int(both.sum()) / 12
     assert first.interval("strong") == alone.interval("strong")
+
+
+def test_long_attacks_are_run_on_the_first_images_only(
+    tmp_path: Path, tiny_teacher: nn.Module, tiny_data: Data, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    few = {"evaluation.long": 10, "evaluation.attacks": "natural,pgd2,autoattack"}
+    threat = Threat(radius=0.2, step=0.02)
+    monkeypatch.setattr("pwoa.evaluation.folder.SAVE_SECONDS", 0.0)
+    found = pwoa.evaluate(tiny_teacher, tiny_data, settings=few, threat=threat, checks=False, folder=tmp_path / "few")
+    alone = robustness(tiny_teacher, tiny_data.test.first(10), threat, ("natural", "autoattack"))
+    assert torch.equal(found.right["autoattack"], alone.right["autoattack"])
+    assert found.fewer == {"autoattack": 10, "worst": 10}
+    assert {len(after) for after in found.after.values()} == {10}
+    assert [row.n for row in score_rows(found)] == [48, 48, 10, 10, 10, 10, 10, 10]
+    again = pwoa.evaluate(tiny_teacher, tiny_data, settings=few, threat=threat, checks=False, folder=tmp_path / "few")
+    assert again.accuracies == found.accuracies
+    result = json.loads((tmp_path / "few" / "result.json").read_text())
+    assert (result["long"], result["footnote"]) == (10, "the first 10 of 48 test images")
 
 
 def test_it_is_not_run_where_autoattack_is(tiny_teacher: nn.Module, tiny_data: Data) -> None:
@@ -223,7 +242,7 @@ def test_the_calls_of_the_checks_are_bounded(tiny_teacher: nn.Module, tiny_data:
 def test_a_bar_moves_within_a_batch_and_ends_at_its_total(tiny_teacher: nn.Module, tiny_data: Data) -> None:
     steps: list[int] = []
     robustness(tiny_teacher, tiny_data.test, SMALL, ("natural", "pgd10"), batch=48, strong=16, advance=steps.append)
-    assert sum(steps) == 48 + 16
+    assert sum(steps) == 48 * (1 + 10) + 16 * STRONG_CALLS == work(48, ("natural", "pgd10"), 16)
     assert len(steps) > 10
     assert min(steps) > 0
 
@@ -233,26 +252,13 @@ def test_pace_counts_what_is_decided_early_at_once() -> None:
     pace = Pace(steps.append, 10, calls=4)
     model = pace.watch(lambda x: x)
     model([0] * 10)
-    assert sum(steps) == 2
+    assert sum(steps) == 10
     pace.decide(6)
-    assert sum(steps) == 7
+    assert sum(steps) == 4 * 6 + 4
     for _ in range(9):
         model([0] * 4)
     pace.decide(4)
-    assert sum(steps) == 10
-
-
-def test_a_log_has_a_line_every_half_minute_within_a_batch(
-    tiny_teacher: nn.Module, tiny_data: Data, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    clock = iter(range(0, 10**6, 7))
-    progress = ConsoleProgress()
-    monkeypatch.setattr("pwoa.progress.time.monotonic", lambda: float(next(clock)))
-    progress.start("evaluating", 48)
-    robustness(tiny_teacher, tiny_data.test, SMALL, ("natural", "pgd20"), batch=48, advance=progress.advance)
-    lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("evaluating: ")]
-    assert len(lines) >= 3
-    assert len(set(lines)) == len(lines)
+    assert sum(steps) == 40
 
 
 def test_progress_is_shown_on_a_terminal_and_nowhere_else(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -61,7 +61,8 @@ class TestHidden:
         self, tmp_path: Path, tiny_teacher: nn.Module, tiny_data: Data, quick: Make
     ) -> None:
         def distance(weight: float) -> float:
-            recipe = quick(objective__hidden=weight, finetune__epochs=6)
+            slow = {"search__learning_rate": 0.005, "finetune__learning_rate": 0.005}  # which is stable
+            recipe = quick(objective__hidden=weight, finetune__epochs=6, **slow)
             result = pwoa.prune(tiny_teacher, tiny_data, rate=6, recipe=recipe, folder=tmp_path / f"{weight:g}")
             x, _ = tiny_data.test.batch(torch.arange(48))
             with torch.no_grad(), recording(tiny_teacher, POINTS) as theirs, recording(result.model, POINTS) as ours:

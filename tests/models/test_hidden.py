@@ -139,7 +139,8 @@ def test_multiply_adds_of_every_kind_of_layer() -> None:
             x = self.up(self.depthwise(self.conv(x)))  # 8×8, then 4×4, 4×4 and 8×8 with 2 channels
             rows = x.flatten(1).view(len(x), 16, 8)
             rows, _ = self.attention(rows, rows, rows)
-            return self.twice(self.twice(rows))
+            out: Tensor = self.twice(self.twice(rows))
+            return out
 
     net = Net()
     costs = multiply_adds(net, torch.zeros(3, 1, 8, 8), {name: p for name, p in net.named_parameters() if p.dim() > 1})
@@ -154,3 +155,28 @@ def test_multiply_adds_of_every_kind_of_layer() -> None:
         "unused.weight": 1,
     }
     assert not any(layer._forward_hooks for layer in net.modules())
+
+
+def test_of_an_unknown_architecture_the_activations_are_taken_where_they_are_modules() -> None:
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first = nn.Sequential(nn.Conv2d(3, 4, 3, padding=1), nn.BatchNorm2d(4), nn.MaxPool2d(2), nn.ReLU(True))
+            self.second, self.third, self.fourth = nn.Conv2d(4, 4, 1), nn.Conv2d(4, 4, 1), nn.Conv2d(4, 4, 1)
+            self.twice, self.gelu = nn.ReLU(), nn.GELU()
+            self.head = nn.Linear(16, 5)
+
+        def forward(self, x: Tensor) -> Tensor:
+            x = self.twice(self.second(self.first(x)))
+            x = self.twice(x + self.third(x))  # a sum is no module
+            logits: Tensor = self.head(self.gelu(self.fourth(x)).flatten(1))
+            return logits
+
+    net = Net()
+    points = hidden_points(net, X)
+    assert points == ("first.3", "second", "third", "gelu")
+    assert hooks(net) == 0
+    with recording(net.eval(), points) as found, torch.no_grad():
+        net(X)
+    assert list(found) == list(points)
+    assert bool((found["first.3"] >= 0).all())

@@ -77,6 +77,17 @@ def test_a_name_in_a_file_is_never_code() -> None:
     assert dict(names["Net"]().state_dict()).keys() == {"a'); raise SystemExit; ('.weight", 'x"""\n1/0.class.weight'}
 
 
+@pytest.mark.parametrize("name", ["a." * 5_000 + "weight", "a..weight", ".weight", "__class__.weight", "a.forward"])
+def test_of_names_that_no_network_can_have_there_is_no_skeleton(name: str, tmp_path: Path) -> None:
+    file, wanted = tmp_path / "odd.pt", tmp_path / "odd.py"
+    torch.save({name: torch.zeros(3, 4), "fc.weight": torch.zeros(10, 3)}, file)
+    assert CliRunner().invoke(app, ["models", "inspect", str(file)]).exit_code == 0
+    done = CliRunner().invoke(app, ["models", "inspect", str(file), "--skeleton", str(wanted)])
+    assert (done.exit_code, done.stderr.count("\n")) == (2, 1)
+    assert "no checkpoint file with tensors that a class can have; leave out --skeleton" in done.stderr
+    assert not wanted.exists()
+
+
 def test_an_unknown_network_is_shown_with_its_tensors_and_guesses(tmp_path: Path) -> None:
     file = tmp_path / "blocks.pt"
     torch.save({"state_dict": {f"module.{key}": value for key, value in Blocks().half().state_dict().items()}}, file)

@@ -253,9 +253,15 @@ def test_a_checkpoint_with_code_in_it_is_not_run(run: Run) -> None:
             return (os.mkdir, (str(run.path / "boom"),))
 
     run.save_checkpoint({"bomb": Bomb()})
-    with pytest.raises(InputError, match=r"(?i)weights.only"):
+    with pytest.raises(InputError, match=r"state.pt is damaged \(it is refused: .*posix.mkdir.*\); delete it"):
         run.load_checkpoint()
     assert not (run.path / "boom").exists()
+
+
+def test_a_checkpoint_is_walked_before_torch_loads_it(run: Run) -> None:
+    run.save_checkpoint({"large": torch.zeros(1).expand(1 << 40)})  # 4 TB out of a few bytes
+    with pytest.raises(InputError, match=r"state.pt is damaged \(.*larger than what the file holds.*\); delete it"):
+        run.load_checkpoint()
 
 
 def test_a_checkpoint_of_an_earlier_version_is_refused_in_one_line(run: Run) -> None:
@@ -364,6 +370,8 @@ SUMMARY: dict[str, Any] = {
     "pruned": {"natural": 90.0, "pgd20": 80.0, "autoattack": 75.0},
     "warnings": [{"check": "radius", "message": "it grows"}],
 }
+SIZES = {"overall_rate": 3.9, "parameters": 8, "nonzero": 2, "macs_rate": 4.0, "macs": 1, "macs_dense": 4}
+WHOLE = SUMMARY | SIZES | {"left_out": {"token": "token"}, "fewer": {"strong": 8}, "trained_epochs": 3}
 
 
 @pytest.fixture
@@ -432,15 +440,37 @@ def test_a_run_without_hashes_still_loads(ended: Run) -> None:
         ("pruned", {"natural": "90"}),
         ("pruned", {"natural": 101.0}),
         ("pruned", {"natural": 50.0, "pgd20": 60.0}),
+        ("pruned", {"natural": 50.0, "autoattack": 60.0}),
         ("pruned", {"natural": 10**400}),
         ("warnings", ["a"]),
+        ("warnings", [{"check": "a", "message": "b", "model": 3}]),
+        ("overall_rate", "3.9"),
+        ("nonzero", None),
+        ("macs", -1),
+        ("macs_dense", 1.5),
+        ("macs_rate", []),
+        ("left_out", {"token": 3}),
+        ("fewer", {"strong": "128"}),
+        ("fewer", 128),
+        ("trained_epochs", "3"),
     ],
 )
 def test_values_that_cannot_be_in_a_result_are_refused(run: Run, key: str, value: Any) -> None:
-    run.write_json("result.json", SUMMARY)
-    assert run.result() == SUMMARY
-    run.write_json("result.json", SUMMARY | {key: value})
+    run.write_json("result.json", WHOLE)
+    assert run.result() == WHOLE
+    run.write_json("result.json", WHOLE | {key: value})
     with pytest.raises(InputError, match=rf"result.json is damaged: its {key} cannot be; run it anew elsewhere"):
+        run.result()
+
+
+@pytest.mark.parametrize(
+    ("rate", "lost"), [("overall_rate", "nonzero"), ("overall_rate", "parameters"), ("macs_rate", "macs_dense")]
+)
+def test_a_rate_without_what_it_is_of_is_refused(run: Run, rate: str, lost: str) -> None:
+    run.write_json("result.json", WHOLE)
+    assert run.result()[rate] == WHOLE[rate]
+    run.write_json("result.json", {key: value for key, value in WHOLE.items() if key != lost})
+    with pytest.raises(InputError, match=f"result.json is damaged: it has no {lost}; run it anew elsewhere"):
         run.result()
 
 

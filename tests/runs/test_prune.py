@@ -26,7 +26,7 @@ from pwoa.recipe.sections import Recipe
 from pwoa.runs.folder import Result, Run
 from pwoa.runs.pretrain import pretrain
 from pwoa.runs.prune import prune
-from pwoa.storage.folder import unsealed
+from pwoa.storage.folder import replacing, unsealed
 from pwoa.sweep import sweep
 from pwoa.training.stage import Batch, Loss, Material
 from pwoa.training.validation import hsic_plane
@@ -336,6 +336,34 @@ def test_a_teacher_that_was_evaluated_is_not_measured_again(
     other, folder = quick(training__seed=1), tmp_path / "other"
     with pytest.raises(InputError, match=r"holds another evaluation .*seed"):
         prune(tiny_teacher, tiny_data, recipe=other, folder=folder, teacher_evaluation=known)
+
+
+@pytest.mark.parametrize("given", [3, {}, "."])
+def test_what_is_no_evaluation_of_the_teacher_is_told_before_training(
+    tmp_path: Path, tiny_teacher: nn.Module, tiny_data: Data, quick: Make, given: Any
+) -> None:
+    with pytest.raises(InputError, match="is no folder of an evaluation, as RUN/evaluation/teacher is"):
+        prune(tiny_teacher, tiny_data, recipe=quick(), folder=tmp_path / "run", teacher_evaluation=given)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_copy_of_an_evaluation_that_was_broken_off_is_not_taken_for_a_whole_one(
+    tmp_path: Path, tiny_teacher: nn.Module, tiny_data: Data, quick: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = prune(tiny_teacher, tiny_data, recipe=quick(), folder=tmp_path / "first")
+    known, run = first.folder / OF_TEACHER, tmp_path / "run"
+
+    def stop(path: Path) -> Any:
+        if path.name == "result.json" and path.parent == run / OF_TEACHER:
+            raise KeyboardInterrupt
+        return replacing(path)
+
+    monkeypatch.setattr("pwoa.evaluation.folder.replacing", stop)
+    with pytest.raises(KeyboardInterrupt):
+        prune(tiny_teacher, tiny_data, recipe=quick(), folder=run, teacher_evaluation=known)
+    monkeypatch.undo()
+    again = prune(tiny_teacher, tiny_data, recipe=quick(), folder=run, teacher_evaluation=known)
+    assert again.summary["teacher"] == first.summary["teacher"]
 
 
 class Softmax(nn.Module):

@@ -26,7 +26,7 @@ from pwoa.sweep.cluster import run_on_ray
 from pwoa.sweep.local import Task, environments, run_here
 
 STUB = """#!/bin/sh
-# Stands for `python -m pwoa.sweep.child WORD FOLDER`.
+# Stands for `python -m pwoa.sweep.child WORD FOLDER TEACHER`.
 echo "$3 $CUDA_VISIBLE_DEVICES" >> calls
 case $3 in
   wrong) echo "what it did"; echo "error: no such thing" >&2; echo '{"error": "no such thing"}' > "$4.failure.json"
@@ -174,6 +174,16 @@ class TestHere:
         assert ended == dict.fromkeys("012345")
         assert {line.split()[1] for line in stub()} <= {"3", "5"}
 
+    def test_when_the_time_is_over_what_runs_is_stopped_and_nothing_is_begun(
+        self, tmp_path: Path, stub: Callable[[], list[str]], ended: dict[str, str | None]
+    ) -> None:
+        begun = time.monotonic()
+        given = tasks(tmp_path, "right", "long", "right")
+        run_here(given, lambda task, why: ended.update({task.name: why}), until=begun + 1)
+        assert 1 <= time.monotonic() - begun < 15
+        assert ended == {"0": None}
+        assert [line.split()[0] for line in stub()] == ["right", "long"]
+
     def test_an_error_in_between_ends_all(self, tmp_path: Path, stub: Callable[[], list[str]]) -> None:
         def broken(task: Task, why: str | None) -> None:
             raise RuntimeError("full disk")
@@ -218,7 +228,7 @@ class TestChild:
         given: list[tuple[str, str, Path]] = []
         for name in ("prune", "pretrain"):
 
-            def run(*, recipe: Recipe, folder: Path, progress: object, name: str = name) -> None:
+            def run(*, recipe: Recipe, folder: Path, name: str = name, **rest: object) -> None:
                 given.append((name, recipe.method, folder))
 
             monkeypatch.setattr(f"pwoa.runs.{name}.{name}", run)
@@ -270,6 +280,7 @@ class StandIn:
         self.options: dict[str, Any] = {}
         self.addresses: list[str | None] = []
         self.tries: list[str] = []
+        self.cancelled: list[str] = []
         self.exceptions = SimpleNamespace(RayError=RayError)
 
     def is_initialized(self) -> bool:
@@ -290,7 +301,12 @@ class StandIn:
         self.options = options
         return lambda function: SimpleNamespace(remote=lambda *arguments: (function, arguments))
 
-    def wait(self, references: Sequence[Any], num_returns: int) -> tuple[list[Any], list[Any]]:
+    def cancel(self, reference: Any) -> None:
+        self.cancelled.append(reference[1][0])
+
+    def wait(self, references: Sequence[Any], num_returns: int, timeout: float | None) -> tuple[list[Any], list[Any]]:
+        if timeout is not None:
+            return [], list(references)
         assert num_returns == 1
         return [references[-1]], list(references[:-1])
 
@@ -323,9 +339,9 @@ class TestRay:
     def _carried_out(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """The run of the recipe `right` ends well at once; others are carried out."""
 
-        def carry_out(recipe: Path, folder: Path, settings: Sequence[str]) -> int:
+        def carry_out(recipe: Path, folder: Path, settings: Sequence[str], teacher: Path | None) -> int:
             if recipe.name != "right":
-                return child.carry_out(recipe, folder, settings)
+                return child.carry_out(recipe, folder, settings, teacher)
             print(f"in {folder}")
             return 0
 
@@ -355,6 +371,15 @@ class TestRay:
         assert ray.tries == ["right"] * 3
         ray = StandIn({"CPU": 4.0}, {"right": 2})
         assert self.run(monkeypatch, ray, tasks(tmp_path, "right")) == {"0": "RayError: the node died"}
+
+    def test_when_the_time_is_over_what_is_left_is_cancelled(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        ray, ended = StandIn({"CPU": 4.0}, {}), dict[str, str | None]()
+        monkeypatch.setitem(sys.modules, "ray", ray)
+        given = tasks(tmp_path, "right", "right")
+        run_on_ray(given, lambda task, why: ended.update({task.name: why}), "auto", until=time.monotonic())
+        assert (ended, ray.cancelled) == ({}, ["right", "right"])
 
     def test_no_cluster_and_no_ray_are_one_line(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         with pytest.raises(InputError, match=r"^no Ray cluster at auto: no answer$"):

@@ -20,6 +20,7 @@ from pwoa.cli import app
 from pwoa.errors import InputError
 from pwoa.methods import find_method
 from pwoa.recipe import load_recipe, to_toml
+from pwoa.report.table import text_table
 from pwoa.storage.folder import held
 from pwoa.sweep import sweep
 from pwoa.sweep.grid import expand
@@ -236,7 +237,7 @@ def test_the_same_value_in_other_words_is_one_run(tmp_path: Path) -> None:
 def test_what_a_method_is_not_meant_for_is_told_once(
     tmp_path: Path, told: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pwoa.sweep.run_here", lambda tasks, ended, jobs, retries: None)
+    monkeypatch.setattr("pwoa.sweep.run_here", lambda tasks, ended, *rest: None)
     text = 'recipe = "cifar10"\n[set]\nsearch.epochs = 3\n[grid]\nmethod = ["pwoa", "hydra"]\ntraining.seed = [0, 1]\n'
     sweep(write(tmp_path, text), tmp_path / "runs", progress=told)
     notes = [line for line in told.said if line.startswith("note: ")]
@@ -555,6 +556,9 @@ def test_finished_runs_are_skipped_and_failed_ones_left_out(tmp_path: Path, few:
         "pgd-at (lite), rate 64",
         "pgd-at (lite), rate 1e+05",
     ]
+    assert [cells["overall_rate"] for cells in found.table.values()] == ["1", f"{pruned['overall_rate']:.4g}", "", ""]
+    head = next(iter(text_table(found.table).columns[1:2]))
+    assert head.header == "overall"
 
     result = tmp_path / "runs" / "method=magnitude-rate=64" / "result.json"
     before = result.stat().st_mtime_ns
@@ -709,3 +713,26 @@ def test_when_the_sweep_is_killed_its_runs_end_to_be_resumed(tmp_path: Path, few
         assert time.monotonic() < limit, log.read_text()
         time.sleep(0.05)
     assert "Traceback" not in log.read_text()
+
+
+def test_a_teacher_is_measured_once_for_all_runs_that_measure_it_alike(
+    tmp_path: Path, few: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = f'{QUICK}{few}"evaluation.seed" = 3\n[grid]\nsparsity.rate = [2, 4]\n'
+    found = sweep(write(tmp_path, text), tmp_path / "runs")
+    (shared,) = (tmp_path / "runs" / "teachers").iterdir()
+    kept = [
+        json.loads((tmp_path / "runs" / f"rate={rate}" / "evaluation/teacher/result.json").read_text())
+        for rate in (2, 4)
+    ]
+    assert kept == [json.loads((shared / "result.json").read_text())] * 2
+    assert len(found.rows) == 1 + 2
+
+
+def test_when_the_time_is_over_there_are_the_rows_so_far(tmp_path: Path, few: str, told: Any) -> None:
+    path = write(tmp_path, f"{QUICK}{few}[grid]\nsparsity.rate = [2, 4]\n")
+    found = sweep(path, tmp_path / "runs", minutes=1e-6, progress=told)
+    assert (found.rows, found.failed, found.left) == ([], {}, ("rate=2", "rate=4"))
+    assert told.said[-1] == "the time is over; 2 runs left, with which the same command goes on"
+    with pytest.raises(InputError, match="--minutes 0: give a number above 0"):
+        sweep(path, tmp_path / "runs", minutes=0)

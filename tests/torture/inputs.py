@@ -8,10 +8,12 @@ import tempfile
 import time
 import traceback
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+from pwoa.errors import InputError
 from tests.torture.trials import Part, main
 
 LIMIT = 5.0
@@ -91,7 +93,7 @@ def python_calls(place: Path) -> Iterator[tuple[str, Callable[[], object]]]:
         "method": [large, "nothing", ["pwoa"], {}],
         "recipe": [3, "nothing", place, b"x"],
         "settings": [3, "a=b", {"a": 1}, {"training.seed": large}, {"training": 3}],
-        "teacher_scores": [3, {}, {"natural": large}, {"natural": "x"}, {"natural": float("nan")}, {"natural": 101}],
+        "teacher_evaluation": [3, place, b"x", {}, ["x"]],
         "teacher": [3, "nothing", place, b"x"],
         "data": [3, "nothing", place, [], (1, 2)],
     }
@@ -132,28 +134,29 @@ def judge_line(text: str) -> str:
     return "" if text.isprintable() and len(text) < 3000 else f"not printable: {text[:300]!r}"
 
 
-def torture(short: bool) -> Part:
+def torture(short: bool, every: int = 1) -> Part:
     """Give bad inputs in this process; the table is the same in the short form, of which every third is tried."""
     from typer.testing import CliRunner
 
     from pwoa.cli import app
-    from pwoa.errors import InputError, explain
+    from pwoa.errors import explain
     from pwoa.runs.prune import prune as _loaded_before_the_clock_starts  # noqa: F401
 
-    part, before = Part("inputs"), Path.cwd()
+    part, before = Part("inputs", every), Path.cwd()
     with tempfile.TemporaryDirectory() as name:
         os.chdir(name)
         place = Path(name)
         lines = [*command_lines(place), *damaged_files(place)]
         calls = [*python_calls(place)]
-        for arguments in lines[:: 3 if short else 1]:
+        step = 3 if short else every
+        for arguments in lines[::step]:
             start = time.perf_counter()
             result = CliRunner().invoke(app, arguments)
             violation = judge_line(result.stderr.removesuffix("\n"))
             if result.exit_code != 2:
                 violation = f"exit code {result.exit_code}: {result.output[-300:]!r} {result.exception!r:.300}"
-            part.note(f"{arguments!r:.200}", violation or _slow(start))
-        for what, call in calls[:: 3 if short else 1]:
+            part.note(f"{arguments!r:.200}", violation or _slow(start, partial(CliRunner().invoke, app, arguments)))
+        for what, call in calls[::step]:
             start, violation = time.perf_counter(), "it was accepted"
             try:
                 call()
@@ -161,12 +164,18 @@ def torture(short: bool) -> Part:
                 violation = judge_line(explain(error) or "")
             except BaseException:
                 violation = traceback.format_exc(limit=-2)
-            part.note(what, violation or _slow(start))
+            part.note(what, violation or _slow(start, call))
         os.chdir(before)
     return part
 
 
-def _slow(start: float) -> str:
+def _slow(start: float, again: Callable[[], object]) -> str:
+    """Say how long it took since the start, if too long; a busy machine is slow, too, so that it is tried once more."""
+    if time.perf_counter() - start <= LIMIT:
+        return ""
+    start = time.perf_counter()
+    with suppress(InputError):
+        again()
     seconds = time.perf_counter() - start
     return f"it took {seconds:.1f} s" if seconds > LIMIT else ""
 

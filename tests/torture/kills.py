@@ -1,6 +1,7 @@
 """Kills: a process that dies at any event of the file system, or at any time, is resumed to the same content.
 
-`python -m tests.torture.kills` tries every event of every method, of an evaluation, and of a sweep.
+`python -m tests.torture.kills` tries every event of every method and of an evaluation, and random times of them and of
+a sweep; with `--every 6`, a sixth of these.
 """
 
 from __future__ import annotations
@@ -23,11 +24,11 @@ grid.training.seed = [0]
 """
 
 
-def torture(short: bool) -> Part:
+def torture(short: bool, every: int = 1) -> Part:
     """Kill and resume; a violation is an end that is not the undisturbed one."""
     from pwoa.methods import METHODS
 
-    part, bench = Part("kills"), Bench()
+    part, bench = Part("kills", every), Bench()
     with tempfile.TemporaryDirectory() as name:
         place = Path(name)
         works: dict[str, Callable[[Path], object]] = {"evaluate": bench.evaluate}
@@ -48,8 +49,9 @@ def _kill_at_events(part: Part, what: str, work: Callable[[Path], object], place
             return
         expected = content(whole / "run")
     step = max(1, ended.events // most)
-    for event in {*range(ended.events % step, ended.events, step), ended.events - 1}:
-        part.note(f"{what} killed at event {event}", _resumed(work, place, expected, at=event))
+    for event in sorted({*range(ended.events % step, ended.events, step), ended.events - 1}):
+        if part.due():
+            part.note(f"{what} killed at event {event}", _resumed(work, place, expected, at=event))
 
 
 def _resumed(work: Callable[[Path], object], place: Path, expected: dict[str, object], at: int) -> str:
@@ -84,6 +86,8 @@ def _kill_at_times(part: Part, what: str, work: Callable[[Path], object], place:
 
     for _ in range(most):
         after = [max(0.001, chance.random() * seconds) for _ in range(2)]
+        if not part.due():
+            continue
         with fresh(place / "killed") as folder:
             for moment in after:
                 attempt(partial(dying, work, folder, moment), folder)
@@ -112,6 +116,8 @@ def _kill_sweep(part: Part, place: Path, most: int) -> None:
     chance = random.Random("sweep")
     for _ in range(most):
         moment = seconds * (0.4 + chance.random() / 2)
+        if not part.due():
+            continue
         with fresh(place / "killed") as folder:
             attempt(partial(dying, work, folder, moment), folder)
             time.sleep(1)  # the runs of a sweep that was killed have a moment to end

@@ -1,10 +1,15 @@
 """Damage done to valid files, the same for the same seed: to bytes, to JSON and TOML, to the opcodes of a pickle."""
 
 import copy
+import io
 import json
 import pickletools
 import random
 import struct
+import zipfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 NUMBERS = (0, 1, 0x7F, 0x80, 0xFF, 0xFFFF, 2**31 - 1, 2**31, 2**32 - 1, 2**61 - 1, 2**62, 2**63 - 1, 2**64 - 1)
@@ -118,3 +123,37 @@ def mutate_pickle(content: bytes, chance: random.Random) -> bytes:
             steps[at:at] = [chance.choice(OPCODES)] * chance.choice((1, 1, 3, 5_000))
         steps = steps or [b"."]
     return b"".join(steps)
+
+
+def mutate_archive(content: bytes, chance: random.Random) -> bytes:
+    """Damage the pickle in a file of torch, and write the archive anew, so that its checksums are right."""
+    return _archive(chance.choice((mutate_pickle, mutate))(_records(content)["archive/data.pkl"], chance), content)
+
+
+def _records(content: bytes) -> dict[str, bytes]:
+    with zipfile.ZipFile(io.BytesIO(content)) as source:
+        return {name: source.read(name) for name in source.namelist()}
+
+
+def _archive(pickled: bytes, content: bytes) -> bytes:
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as target:
+        for name, record in _records(content).items():
+            target.writestr(name, pickled if name == "archive/data.pkl" else record)
+    return buffer.getvalue()
+
+
+@dataclass(frozen=True)
+class Part:
+    """A reader, a valid file for it, the ways to damage that file, and how often it is drawn beside the others."""
+
+    file: str
+    valid: bytes
+    read: Callable[[Path], object]
+    ways: tuple[Callable[[bytes, random.Random], bytes], ...] = (mutate,)
+    weight: int = 1
+
+    def input(self, seed: int) -> bytes:
+        """Return the damaged file of a seed."""
+        chance = random.Random(seed)
+        return chance.choice(self.ways)(self.valid, chance)

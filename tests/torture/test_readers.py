@@ -27,11 +27,12 @@ from pwoa.storage.reading import parse_json, parse_toml
 
 ROOT = Path(__file__).parents[2]
 PARTS = (
-    *("torch", "torch, the older form", "safetensors", "ONNX", "a model's description", "a model's card"),
+    *("torch", "torch, the older form", "safetensors", "packed", "ONNX", "a model's description", "a model's card"),
     *("CIFAR, pickled", "CIFAR, binary", "tar", "tar.gz", "idx", "idx, gz", "idx, xz", "PNG", "JPEG"),
-    *("verdicts", "recipe", "grid", "radii"),
+    *("verdicts", "recipe", "grid", "radii", "a run's result", "a run's model", "a run's recipe", "a run's metrics"),
+    *("an evaluation's result", "an evaluation's question", "an evaluation's progress", "a run's state"),
 )
-INPUTS = 3_400
+INPUTS = 5_300
 
 made_up = settings(deadline=None, max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture])
 leaves = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20) | st.binary(max_size=20)

@@ -29,16 +29,25 @@ TIMES = ("seconds", "checksum")
 
 @dataclass
 class Part:
-    """A part of the torture: how many trials, and what each violation was."""
+    """A part of the torture: how many trials, and what each violation was. Of all there are, every n-th is tried."""
 
     name: str
+    every: int = 1
+    offered: int = 0
     tried: int = 0
     violations: list[str] = field(default_factory=list)
     began: float = field(default_factory=time.perf_counter)
 
+    def due(self) -> bool:
+        """Tell whether the next trial is one of those that are tried."""
+        self.offered += 1
+        return not self.offered % self.every
+
     def note(self, trial: str, violation: str) -> None:
         """Count a trial, and what went wrong in it if anything did."""
         self.tried += 1
+        if not self.tried % 100:
+            print(f"{self.name}: {self.tried} tried, {len(self.violations)} violations", file=sys.stderr, flush=True)
         if violation:
             self.violations.append(f"{trial}: {violation}")
 
@@ -273,10 +282,11 @@ def show(part: Part) -> int:
     return 1 if part.violations else 0
 
 
-def main(torture: Callable[[bool], Part]) -> None:
+def main(torture: Callable[[bool, int], Part]) -> None:
     """Carry out a part as the command line says: whole, with a row in results/torture.json, or its short form."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("--short", action="store_true", help="a part of the trials, and no row")
-    short = parser.parse_args().short
-    part = torture(short)
-    sys.exit(show(part) if short else report(part))
+    parser.add_argument("--short", action="store_true", help="few trials, and no row")
+    parser.add_argument("--every", type=int, default=1, metavar="N", help="of the trials every N-th only")
+    options = parser.parse_args()
+    part = torture(options.short, options.every)
+    sys.exit(show(part) if options.short else report(part))

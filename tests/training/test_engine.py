@@ -402,6 +402,12 @@ def interrupted(
         {"step": 1},
         {"model": {}},
         {"stages": []},
+        {"optimizer": {}},
+        {"optimizer": 3},
+        {"average": None},
+        {"start": []},
+        {"seconds": "1"},
+        {"seconds": -1.0},
     ],
 )
 def test_a_state_that_cannot_be_is_refused(

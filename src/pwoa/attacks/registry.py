@@ -18,12 +18,14 @@ from pwoa.attacks.apgd import (
     strong_rounds,
 )
 from pwoa.attacks.fab import fab_t, fab_t_rounds
+from pwoa.attacks.fmn import STEPS as FMN_STEPS
+from pwoa.attacks.fmn import fmn, minimal
 from pwoa.attacks.gradient import CW_STEPS, AttackLoss, cross_entropy, cw, fgsm, margin, pgd
 from pwoa.attacks.problem import TARGETS, Problem, Round, Rounds
 from pwoa.attacks.square import QUERIES, square, square_rounds
 from pwoa.errors import InputError
 
-NATURAL, AUTOATTACK, TRANSFER, STRONG = "natural", "autoattack", "transfer", "strong"
+NATURAL, AUTOATTACK, TRANSFER, REPLICA, STRONG = "natural", "autoattack", "transfer", "replica", "strong"
 SETS = {"paper": (NATURAL, "fgsm", "pgd10", "pgd20", "cw", AUTOATTACK)}
 """Names that stand for several measures; `paper` is the six of the paper."""
 
@@ -44,6 +46,8 @@ class Attack:
     short: measured batch by batch; all others are run by AutoAttack.
     on_surrogate: it searches on another model, and what it finds is tried on the one that is measured.
     loss, steps: of PGD on a loss, where a longer one goes on from a shorter one.
+    nearest: (model, x, labels, norm) → the nearest broken images and their distances, of an attack that looks for
+        these; it is run on the model itself, and its distances are kept.
     calls: about how often it calls the model, for a bar that moves and for checks that cost no more than the attacks.
     """
 
@@ -59,6 +63,7 @@ class Attack:
     loss: AttackLoss | None = None
     steps: int = 0
     calls: int = 0
+    nearest: Callable[..., tuple[Tensor, Tensor]] | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "parts", self.parts or (self.name,))
@@ -158,8 +163,10 @@ for _attack in (
         continues=True,
         calls=QUERIES,
     ),
+    Attack("fmn", "FMN", run=fmn, short=True, nearest=minimal, calls=FMN_STEPS),
     Attack("apgd-dlr", "APGD-DLR", run=apgd_dlr, calls=STEPS),
     Attack(STRONG, "strong", run=strong, rounds=strong_rounds, calls=STRONG_CALLS),
     Attack(TRANSFER, "transfer", parts=("apgd-ce", "apgd-t"), needs_gradients=False, on_surrogate=True),
+    Attack(REPLICA, "replica", parts=("apgd-ce", "apgd-t"), needs_gradients=False, on_surrogate=True),
 ):
     register(_attack)

@@ -24,8 +24,8 @@ from pwoa.cli.report import ReportOption, write_report
 from pwoa.errors import InputError, counted
 
 ATTACKS_HELP = (
-    "natural, fgsm, pgdN, cw, cwN, autoattack or its parts (apgd-ce, apgd-t, fab-t, square), square-paper, strong, "
-    "transfer; paper is the paper's six measures. Else those of the run's recipe, then strong."
+    "natural, fgsm, pgdN, cw, cwN, fmn, autoattack or its parts (apgd-ce, apgd-t, fab-t, square), square-paper, "
+    "strong, transfer, replica; paper is the paper's six measures. Else those of the run's recipe, then strong."
 )
 
 
@@ -33,7 +33,8 @@ def evaluate(
     model: Annotated[
         str,
         typer.Argument(
-            help="A run, a model folder, hf:owner/name, a checkpoint, FILE.py:CLASS, MODULE:FUNCTION, or an .onnx file."
+            help="A run, a model folder, hf:owner/name, a checkpoint, FILE.py:CLASS, MODULE:FUNCTION, an .onnx file, "
+            "or what pwoa export wrote."
         ),
     ],
     arch: ArchOption = None,
@@ -48,6 +49,9 @@ def evaluate(
     radii: Annotated[str | None, typer.Option(help="A security curve over these radii, as 0,2/255,8/255.")] = None,
     surrogate: Annotated[str | None, typer.Option(help="The model the attack transfer searches on; as MODEL.")] = None,
     surrogate_arch: Annotated[str | None, typer.Option(help="Its architecture, if it is a checkpoint.")] = None,
+    twin: Annotated[
+        str | None, typer.Option(help="What an exported MODEL was made from, to compare with; its run is found.")
+    ] = None,
     checks: Annotated[bool | None, typer.Option(help="Look for signs that the accuracy is too high.")] = None,
     precision: Annotated[str | None, typer.Option(help="auto, or float32: search in float32 as well.")] = None,
     batch: Annotated[int | None, typer.Option(help="Images at a time.")] = None,
@@ -91,6 +95,7 @@ def evaluate(
         settings=changes,
         surrogate=surrogate,
         surrogate_architecture=surrogate_arch,
+        twin=twin,
         architecture=arch,
         checkpoint=checkpoint,
         mean=means,
@@ -103,6 +108,8 @@ def evaluate(
     _print_scores(scores, f"{model}: {counted(scores.images, 'test image')}, {scores.threat}")
     if scores.curve and scores.folder is not None:
         _plot_curve(scores, scores.folder / "curve.png")
+    elif scores.distances and scores.folder is not None:
+        _plot_distances(scores, scores.folder / "curve.png")
     if scores.folder is not None:
         write_report(scores.folder, report)
 
@@ -130,7 +137,17 @@ def _print_scores(scores: Any, title: str) -> None:
 
     print_table(evaluation_table(score_rows(scores), title))
     print_notes(scores, scores.threat)
+    for found in scores.agreement:
+        print(_agreement_text(found))
     print_warnings([(finding.check, finding.message) for finding in scores.findings])
+
+
+def _agreement_text(found: Any) -> str:
+    """Say how the answers are to those of the model's twin."""
+    on = "natural images" if found.attack == "natural" else f"the twin's examples by {found.attack}"
+    ours, theirs = (f"{100 * right / found.images:.2f} %" for right in (found.right, found.right_of_twin))
+    same = f"the same class on {found.same_class:,} of {found.images:,}, the same verdict on {found.same_verdict:,}"
+    return f"as its twin, {on}: {same}; accuracy {ours}, the twin's {theirs}"
 
 
 def _plot_curve(scores: Any, path: Path) -> None:
@@ -147,5 +164,25 @@ def _plot_curve(scores: Any, path: Path) -> None:
     try:
         security_curve([point.threat.radius for point in points], curves, norm, path, intervals=intervals)
         say(f"security curve: {path}")
+    except InputError as error:
+        say(str(error))
+
+
+def _plot_distances(scores: Any, path: Path) -> None:
+    """Draw the accuracy at all radii, and tell how far the nearest broken images are: nothing is attacked for it."""
+    from pwoa.attacks.registry import attack_label
+    from pwoa.report.plots import security_curve
+
+    radii = [scores.threat.radius * step / 10 for step in range(21)]
+    for name, far in scores.distances.items():
+        half = float(far.median())
+        say(f"half of the images are broken by {attack_label(name)} within {half:.4g}, {scores.threat.norm}")
+    curves = {
+        name: [100 * float(scores.at_radius(name, radius).float().mean()) for radius in radii]
+        for name in scores.distances
+    }
+    try:
+        security_curve(radii, curves, scores.threat.norm, path)
+        say(f"security curve from the distances: {path}")
     except InputError as error:
         say(str(error))

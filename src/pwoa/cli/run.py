@@ -159,6 +159,9 @@ def sweep(
     address: Annotated[str | None, typer.Option(help="Where the Ray cluster is, as HOST:6379 or auto.")] = None,
     retries: Annotated[int, typer.Option(min=0, help="How often a run that was killed is started again.")] = 2,
     report: ReportOption = True,
+    minutes: Annotated[
+        float | None, typer.Option(help="Stop after so many minutes; the same command goes on later.")
+    ] = None,
     settings: SetOption = None,
 ) -> None:
     """Prune many times: every combination of the settings in a grid.
@@ -180,10 +183,16 @@ def sweep(
         jobs=jobs,
         address=address,
         retries=retries,
+        minutes=minutes,
         progress=ConsoleProgress(),
     )
     if result.rows:
-        print_table(text_table(result.table, "Accuracy in %, mean ± standard deviation over seeds"))
+        print_table(
+            text_table(
+                result.table,
+                "Accuracy in %, mean ± standard deviation over seeds; overall: the rate over all parameters",
+            )
+        )
         say(f"rows: {out / library.ROWS}")
         write_report(out, report)
     if result.failed:
@@ -212,13 +221,15 @@ def demo(
         "naive pruning": result["naive"],
         "PwoA": result["pwoa"],
     }
-    title = f"Accuracy in % on {counted(result['images'], 'test image')}, l∞ 0.3, rate {result['rate']:.4g}"
+    rate = f"rate {result['rate']:.4g} ({result['overall_rate']:.4g} over all parameters)"
+    title = f"Accuracy in % on {counted(result['images'], 'test image')}, l∞ 0.3, {rate}"
     print_table(accuracy_table(rows, title, result["fewer"]))
     print_notes(result["teacher"], load_recipe("demo").threat)
     print_warnings([(f"{finding['check']}, {finding['model']}", finding["message"]) for finding in result["warnings"]])
     for attack, words in (("pgd20", "under PGD-20"), ("worst", "in the worst case")):
         ours, naive = (100 * result[name][attack] / result["teacher"][attack] for name in ("pwoa", "naive"))
         print(f"Of the teacher's accuracy {words}, PwoA keeps {ours:.0f} %, naive pruning {naive:.0f} %.")
+    print(_shipped(result["deployment"]))
     try:
         accuracy_bars(rows, title, out / "robustness.png", result["fewer"])
         say(f"plot: {out / 'robustness.png'}")
@@ -226,6 +237,19 @@ def demo(
         say(str(error))
     say(f"run folder: {out}  ({result['seconds']:.0f} s)")
     write_report(out, report)
+
+
+def _shipped(found: Mapping[str, Any]) -> str:
+    """Say in a line or two how large and fast the pruned network is as C, beside the dense one; or how to see it."""
+    if "missing" in found:
+        return f"The size and speed of the pruned LeNet as C are not shown: {one_line(found['missing'])}."
+    dense, ours = found["dense"], found["c"]
+    smaller, faster = (dense[key] / ours[key] for key in ("bytes", "milliseconds"))
+    return (
+        f"As C the pruned LeNet has {ours['bytes'] / 1e6:.2f} MB of weights and takes {ours['milliseconds']:.3g} ms "
+        f"for an image on one thread;\nthe dense one in torch has {dense['bytes'] / 1e6:.2f} MB and takes "
+        f"{dense['milliseconds']:.3g} ms: {smaller:.1f} times as large, {faster:.1f} times as slow."
+    )
 
 
 def _leave_to_the_first() -> NoReturn:

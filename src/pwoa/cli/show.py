@@ -110,7 +110,7 @@ def models_inspect(
         print_warning(f"warning: {warning}")
     if skeleton is not None:
         if not shown.skeleton:
-            raise InputError(f"{file} is no checkpoint file, from which a skeleton is made; leave out --skeleton")
+            raise InputError(f"{file} is no checkpoint file with tensors that a class can have; leave out --skeleton")
         try:
             with skeleton.open("x", encoding="utf-8") as source:
                 source.write(shown.skeleton)

@@ -42,7 +42,7 @@ Listing = list[tuple[Path, int]]
 def load_data(source: Source, *, data_folder: str | Path | None = None, progress: Progress | None = None) -> Data:
     """Load a data set, checked and in memory. Example: `load_data("mnist")`.
 
-    source: a known name (see DATASETS), a folder of images train/<class>/ and test/<class>/, a pair (train, test) of
+    source: a known name (see DATASETS), a folder of images train/CLASS/ and test/CLASS/, a pair (train, test) of
     (images, labels) or torch Datasets of (image, label) or {"image": …, "label": …}, or a Data, which is returned as it
     is.
     data_folder: where the official files of a named data set lie; without it they come from the cache or are

@@ -105,11 +105,16 @@ def load_official(spec: Dataset, data_folder: Path | None = None, progress: Prog
     return _read(spec, location) if location else _fetch(spec, progress)
 
 
-def cache_folder(spec: Dataset) -> Path:
-    """Return the data set's folder in $PWOA_CACHE, else $XDG_CACHE_HOME/pwoa, else ~/.cache/pwoa."""
+def cache_root() -> Path:
+    """Return $PWOA_CACHE, else $XDG_CACHE_HOME/pwoa, else ~/.cache/pwoa."""
     given, system = os.environ.get("PWOA_CACHE"), os.environ.get("XDG_CACHE_HOME")
     root = Path(given) if given else Path(system or "~/.cache") / "pwoa"
-    return root.expanduser() / spec.name
+    return root.expanduser()
+
+
+def cache_folder(spec: Dataset) -> Path:
+    """Return the data set's folder in the cache."""
+    return cache_root() / spec.name
 
 
 def locate(spec: Dataset, folder: Path) -> Location | None:

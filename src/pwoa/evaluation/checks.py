@@ -3,7 +3,7 @@
 import dataclasses
 import math
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
 from dataclasses import dataclass
 from functools import partial
 
@@ -103,7 +103,7 @@ def check_attacks(
     return findings
 
 
-def affordable(right: Mapping[str, Tensor]) -> tuple[int, int]:
+def affordable(right: Mapping[str, Sized]) -> tuple[int, int]:
     """Return how many images `check_attacks` may attack for no more than the attacks cost, and the calls for each."""
     attacks = {name: find_attack(name) for name in right if name != NATURAL}
     calls_of = {name: sum(find_attack(part).calls for part in attack.parts) for name, attack in attacks.items()}

@@ -73,6 +73,7 @@ def compare(a: str | Path, b: str | Path | None = None) -> Comparison:
     Both must have been measured on the same data; if one was on more images, the first ones are compared, which is
     noted, as is another threat. Points of a security curve (`attack@radius`) are attacks like others. Only the verdicts
     are read.
+    a, b: folders of evaluations or of runs; without b, a run.
     """
     if b is None:
         a, b = _teacher_of(a), a

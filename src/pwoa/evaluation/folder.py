@@ -5,6 +5,7 @@ progress.safetensors  while it runs: all verdicts so far, and the state of the a
                       (it says of which evaluation it is, and has a checksum)
 verdicts.safetensors  which images are right under which attack
 examples.safetensors  a dozen images, attacked, and what the model says of them
+distances.safetensors how far the nearest broken images are, by the attacks that look for these (fmn)
 result.json           accuracies, intervals, warnings, in the words RobustBench has for them
 """
 
@@ -18,25 +19,29 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import save as to_bytes
 from torch import Tensor
 
 from pwoa.attacks.autoattack import ROBUST, State
-from pwoa.attacks.registry import NATURAL, STRONG, find_attack
-from pwoa.errors import InputError, first_line
+from pwoa.attacks.registry import AUTOATTACK, NATURAL, STRONG, find_attack
+from pwoa.errors import InputError, brief, first_line
+from pwoa.evaluation.agreement import Agreement
 from pwoa.evaluation.checks import Finding
+from pwoa.evaluation.examples import EXAMPLES
 from pwoa.evaluation.robustness import Measurement
 from pwoa.evaluation.scores import FILE, Scores, load_verdicts, save_verdicts
-from pwoa.storage.folder import RESULT, Folder, replacing, unsealed
-from pwoa.storage.reading import parse_json, read_json
+from pwoa.storage.folder import RESULT, Folder, naming, replacing, unsealed
+from pwoa.storage.reading import TEXT_LIMIT, parse_json, read_bytes, read_json
 from pwoa.threat import Threat
 
 ASKED = "evaluation.json"
-PROGRESS = "progress.safetensors"
+PROGRESS, DISTANCES = "progress.safetensors", "distances.safetensors"
 SAVE_SECONDS = 15.0
 _OF_VERDICTS = ("model", "data", "images", "threat", "seed")
 """What the file of verdicts says of the evaluation it is of."""
+_KEPT = (ASKED, FILE, DISTANCES, EXAMPLES, RESULT)
+"""What a finished evaluation consists of; not all have distances and examples."""
 OF_MODEL, OF_TEACHER = Path("evaluation") / "model", Path("evaluation") / "teacher"
 """Where a run keeps the evaluations of its model and of its teacher."""
 
@@ -111,19 +116,29 @@ class EvaluationFolder(Folder):
             if len(measurements) > len(radii):
                 raise ValueError(f"it has {len(measurements)} radii, not {len(radii)}")
             for measured, at in zip(measurements, radii, strict=False):
-                _check_possible(measured, self.asked, self._images_by_attack() if at else {NATURAL: images}, classes)
+                counts = self._images_by_attack(at == radius) if at else {NATURAL: images}
+                _check_possible(measured, self.asked, counts, classes)
             return measurements
         except Exception as error:  # a damaged file can hold anything
             raise InputError(f"{path} is damaged ({first_line(error)}); delete it to begin anew") from None
 
-    def _images_by_attack(self) -> dict[str, int]:
-        """Return on how many images each attack is run, in the order in which the longer ones are."""
-        few = self.asked.get("strong", 0)
-        return dict.fromkeys(self.asked["attacks"], self.asked["images"]) | ({STRONG: few} if few else {})
+    def _images_by_attack(self, first: bool) -> dict[str, int]:
+        """Return on how many images each attack is run, in the order in which the longer ones are.
+
+        first: at the attacker's own radius; from there the distances are known for others.
+        """
+        images, few = self.asked["images"], self.asked.get("strong", 0)
+        long = self.asked.get("long", images)
+        names = [name for name in self.asked["attacks"] if first or not find_attack(name).nearest]
+        counts = {name: images if find_attack(name).short else long for name in names}
+        return counts | ({STRONG: few} if few else {})
 
     def finish(self, scores: Scores, result: Mapping[str, Any]) -> None:
         """Write verdicts and result, and drop the progress: the evaluation is done."""
         save_verdicts(self.path / FILE, verdicts_of(scores), {key: self.asked[key] for key in _OF_VERDICTS})
+        if scores.distances:
+            with replacing(self.path / DISTANCES) as file:
+                file.write(to_bytes({name: far.clone() for name, far in scores.distances.items()}))
         self.write_json(RESULT, result)
         self.tidy()
 
@@ -136,9 +151,40 @@ class EvaluationFolder(Folder):
         if any(key in result and result[key] != self.asked[key] for key in _OF_VERDICTS):
             raise InputError(f"{self.path / RESULT} is of another evaluation; choose another folder")
         try:
-            return _scores_from(right, result, Threat(**self.asked["threat"]))
-        except (AttributeError, LookupError, TypeError, ValueError, OverflowError) as error:
+            scores = _scores_from(right, result, Threat(**self.asked["threat"]))
+            return dataclasses.replace(scores, distances=self._distances(scores))
+        except (AttributeError, LookupError, OSError, TypeError, ValueError, OverflowError, SafetensorError) as error:
             raise InputError(f"{self.path / RESULT} is damaged ({first_line(error)}); choose another folder") from None
+
+    def _distances(self, scores: Scores) -> dict[str, Tensor]:
+        """Return the distances of a finished evaluation, which must be those of its verdicts."""
+        names = [name for name in scores.right if find_attack(name).nearest]
+        if not names or not scores.threat.radius:
+            return {}
+        with safe_open(self.path / DISTANCES, framework="pt") as file:
+            distances = {name: file.get_tensor(name) for name in names}
+        for name, far in distances.items():
+            if far.dtype != torch.float32 or not torch.equal(far > scores.threat.radius, scores.right[name]):
+                raise ValueError(f"the distances of {name} are not those of its verdicts")
+        return distances
+
+
+def check_shared(folder: str | Path) -> None:
+    """Refuse what is neither the folder of an evaluation, finished or not, nor free to become one."""
+    free = isinstance(folder, (str, Path)) and (not Path(folder).exists() or (Path(folder) / ASKED).is_file())
+    if not free:
+        raise InputError(f"{brief(folder)} is no folder of an evaluation, as RUN/{OF_TEACHER} is")
+
+
+def copy_finished(source: str | Path, target: Path) -> None:
+    """Copy a finished evaluation; its result comes last, so that a copy that was broken off is measured anew."""
+    with naming(target):
+        target.mkdir(parents=True)
+    for path in (Path(source) / name for name in _KEPT):
+        if path.is_file():
+            content = read_bytes(path, TEXT_LIMIT)
+            with replacing(target / path.name) as file:
+                file.write(content)
 
 
 def _brief(value: Any) -> Any:
@@ -170,7 +216,8 @@ def _scores_from(named: Mapping[str, Tensor], result: Mapping[str, Any], threat:
         own = radius == threat.radius
         points.append(main if own else _point_from(at[f"{radius:.6g}"], rows, threat.at_radius(radius)))
     findings = tuple(Finding(**warning) for warning in result["warnings"])
-    return dataclasses.replace(main, findings=findings, curve=tuple(points))
+    same = tuple(Agreement(**one) for one in result.get("agreement", []))
+    return dataclasses.replace(main, findings=findings, curve=tuple(points), agreement=same)
 
 
 def _point_from(named: Mapping[str, Tensor], rows: Sequence[Mapping[str, Any]], threat: Threat) -> Scores:
@@ -189,6 +236,7 @@ def _packed(measurements: Sequence[Measurement]) -> tuple[dict[str, Tensor], lis
     for number, measured in enumerate(measurements):
         for kind, verdicts in (("right", measured.right), ("after", measured.after)):
             tensors |= {f"{number}/{kind}/{name}": right.clone() for name, right in verdicts.items()}
+        tensors |= {f"{number}/distance/{name}": far.clone() for name, far in measured.distances.items()}
         entry: dict[str, Any] = {"seconds": measured.seconds, "done": measured.done, "ensemble": None}
         if (state := measured.ensemble) is not None:
             parts = {"broken_by": state.broken_by, "best": state.best, "left": state.left}
@@ -211,7 +259,8 @@ def _unpacked(
             parts = {name: value.to(device) for name, value in under(f"{number}/state/").items()}
             state = State(parts["broken_by"], parts["best"], parts["left"], **entry["ensemble"])
         right, after = under(f"{number}/right/"), under(f"{number}/after/")
-        found.append(Measurement(right, after, dict(entry["seconds"]), entry["done"], state))
+        distances = under(f"{number}/distance/")
+        found.append(Measurement(right, after, dict(entry["seconds"]), entry["done"], state, distances))
     return found
 
 
@@ -232,9 +281,16 @@ def _check_possible(measured: Measurement, asked: Mapping[str, Any], counts: Map
     if not _is_reached(measured.done, images, batch):
         raise ValueError(f"{measured.done} of {images} images are done")
     attacks = {name: find_attack(name) for name in counts}
+    expected = dict.fromkeys(measured.after, counts.get(AUTOATTACK, images)) | dict(counts)
     for name, right in (*measured.right.items(), *measured.after.items()):
-        if right.dtype != torch.bool or right.shape != (counts.get(name, images),):
-            raise ValueError(f"the verdicts of {name} are not those of {counts.get(name, images)} images")
+        if right.dtype != torch.bool or right.shape != (expected.get(name, images),):
+            raise ValueError(f"the verdicts of {name} are not those of {expected.get(name, images)} images")
+    near = {name for name, attack in attacks.items() if attack.nearest and name in measured.right}
+    if measured.distances.keys() != near or any(
+        far.shape != (images,) or far.dtype != torch.float32 or bool((far < 0).any() or far.isnan().any())
+        for far in measured.distances.values()
+    ):
+        raise ValueError("its distances are not those of its attacks")
     short = {name for name, attack in attacks.items() if attack.short}
     if not measured.right.keys() <= attacks.keys() or (measured.done and not short <= measured.right.keys()):
         raise ValueError(f"its verdicts are of {', '.join(measured.right)}")

@@ -13,16 +13,17 @@ from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from types import NoneType
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
 
-from pwoa.attacks.registry import STRONG
+from pwoa.attacks.registry import STRONG, attack_label, find_attack
 from pwoa.data.images import Data
 from pwoa.data.load import load_data
 from pwoa.devices import choose_device, exact_float32
 from pwoa.errors import InputError, counted, first_line
+from pwoa.evaluation.agreement import Agreement, agreement
 from pwoa.evaluation.behaviour import check_behaviour, check_modes
 from pwoa.evaluation.checks import Finding, affordable, check_attacks, check_curve, warn_of
 from pwoa.evaluation.examples import EXAMPLES, keep_examples
@@ -33,8 +34,9 @@ from pwoa.evaluation.scores import Scores
 from pwoa.evaluation.subject import Subject, curve_threats
 from pwoa.models.border import as_logits, evaluating
 from pwoa.models.checkpoints.folder import DESCRIPTION
-from pwoa.models.load import load_model, trained_threat
-from pwoa.progress import Pace, Progress, choose_progress
+from pwoa.models.load import EXPORTED, kind_of, load_model, trained_threat
+from pwoa.models.twins import twin_of
+from pwoa.progress import EVALUATION, Pace, Part, Progress, choose_progress
 from pwoa.recipe import (
     MAY_BE_CODE,
     RECIPE,
@@ -48,9 +50,14 @@ from pwoa.recipe import (
 )
 from pwoa.recipe.settings import merge
 from pwoa.storage.folder import RESULT
+from pwoa.storage.identity import identity
 from pwoa.threat import Threat
 
 AUTO = "auto"
+EVALUATING, CHECKING = "evaluating", "checking for signs of a weak attack"
+"""What the tasks of attacks and of defence checks are called."""
+SHORT = "pgd10"
+"""The attack that a teacher is checked by before it is pruned."""
 
 
 def evaluate(
@@ -69,6 +76,7 @@ def evaluate(
     settings: Mapping[str, Any] | None = None,
     surrogate: nn.Module | str | Path | None = None,
     surrogate_architecture: str | None = None,
+    twin: nn.Module | str | Path | None = None,
     architecture: str | nn.Module | None = None,
     checkpoint: str | Path | None = None,
     mean: Sequence[float] | None = None,
@@ -91,7 +99,13 @@ def evaluate(
     threat: the attacker; None takes that of the recipe.
     recipe, settings: whence the other settings come; else from the run, or the defaults with the threat that the model
         was trained for, as its folder says, or that is usual for the data.
-    surrogate: the model that the attack `transfer` searches on.
+    surrogate, surrogate_architecture: the model that the attack `transfer` searches on; its architecture, if needed.
+    twin: the same, for an exported model: the network it was made from, whose answers its own are compared with. A run
+        that the artefact lies in is found by itself.
+    architecture, checkpoint, mean, std: as for `load_model`.
+    data_folder: as for `load_data`.
+    device: `auto`, `cpu`, `cuda`, `cuda:1`, ….
+    name: what result.json calls the model.
     folder: where result.json and the verdicts are kept; the same folder again resumes what was broken off. `auto`
         chooses one under runs/evaluate; None keeps nothing.
     progress: by default bars on a terminal and nothing elsewhere; False shows nothing, True lines everywhere.
@@ -100,23 +114,21 @@ def evaluate(
     progress = choose_progress(progress)
     if not isinstance(threat, (Threat, NoneType)):
         raise InputError(f"the threat must be as pwoa.Threat('linf', 0.3, 0.01), not {threat!r}")
-    for role, network in (("model", model), ("surrogate", surrogate)):
-        if not isinstance(network, (nn.Module, str, Path)) and not (network is None and role == "surrogate"):
-            raise InputError(f"the {role} must be an nn.Module or the name of a model, not a {type(network).__name__}")
-    if surrogate_architecture is not None and not isinstance(surrogate, (str, Path)):
-        raise InputError("--surrogate-arch goes with --surrogate MODEL (in Python: with the name of one)")
+    _check_models(model, surrogate, surrogate_architecture, twin)
     short = {"attacks": attacks, "radii": radii, "images": images, "batch": batch, "seed": seed}
     short |= {"precision": precision, "checks": checks}
     changes = merge(settings, {f"evaluation.{key}": value for key, value in short.items()})
-    plan = _plan(model, data, recipe).with_settings(changes)
+    home = None if isinstance(model, nn.Module) else twin_of(model)
+    plan = _plan(home or model, data, recipe).with_settings(changes)
     given_attacks = "evaluation.attacks" in changes or recipe is not None
-    loaded = load_data(
-        plan.data.name if data is None else data,
-        data_folder=data_folder or (plan.data.folder if data is None else None) or None,
-        progress=progress.reach,
-    )
-    trained = trained_threat(model)
-    if data is not None and recipe is None and not _is_run(model):
+    with progress.working("loading the data"):
+        loaded = load_data(
+            plan.data.name if data is None else data,
+            data_folder=data_folder or (plan.data.folder if data is None else None) or None,
+            progress=progress.reach,
+        )
+    trained = trained_threat(home or model)
+    if data is not None and recipe is None and not _is_run(home or model):
         plan = dataclasses.replace(plan, threat=_usual_threat(loaded, trained, changes))
         chosen = threat or trained or any(key.partition(".")[0] == "threat" for key in changes)
         if not chosen and not preset_for(loaded.name):
@@ -125,14 +137,19 @@ def evaluate(
     threat = threat or plan.threat
     if trained is not None and str(trained) != str(threat):
         progress.say(f"note: the model was trained for {trained}, and is tested at {threat}")
-    progress.close()
     where = choose_device(device)
     source = copy.deepcopy(model) if isinstance(model, nn.Module) else model  # loading sets it to eval mode
-    network = load_model(source, loaded, architecture=architecture, checkpoint=checkpoint, mean=mean, std=std)
-    other = surrogate
-    if isinstance(other, (str, Path)):
-        other = load_model(other, loaded, architecture=surrogate_architecture)
-    subject = Subject.of(network, loaded, plan.evaluation.images, where, other)
+    if twin is None and surrogate is None and (twin := home) is not None:
+        progress.say(f"its twin, the network that it was exported from, is that of {home}")
+    with progress.working("loading the model"):
+        network = load_model(source, loaded, architecture=architecture, checkpoint=checkpoint, mean=mean, std=std)
+        other = surrogate if twin is None else twin
+        if isinstance(other, (str, Path)):
+            other = load_model(other, loaded, architecture=surrogate_architecture)
+        subject = Subject.of(network, loaded, plan.evaluation.images, where, other, twin is not None)
+        if not isinstance(model, nn.Module) and kind_of(model) in EXPORTED:
+            subject = dataclasses.replace(subject, hashes={"artefact": identity(model)})
+            progress.say(f"exported model: SHA-256 {subject.hashes['artefact']}")
     evaluation = plan.seeded_evaluation()
     named = "evaluation.attacks" in changes and "evaluation.strong" not in changes
     evaluation = dataclasses.replace(
@@ -147,6 +164,7 @@ def evaluate(
         place = Path("runs") / "evaluate" / f"{label or 'model'}-{zlib.crc32(asked.encode()):08x}"
     if place is not None:
         progress.say(f"evaluation folder: {place}")
+    progress.plan(parts(subject, evaluation, threat))
     try:
         scores = measure(subject, evaluation, threat, folder=place, name=label, progress=progress)
     except KeyboardInterrupt:
@@ -173,6 +191,16 @@ def _plan(model: Any, data: Any, recipe: str | Path | Recipe | None) -> Recipe:
     if plan.data.name == "custom" and data is None:
         raise InputError(f"{model} was made from data given in Python; give --data, or use pwoa.evaluate there")
     return plan
+
+
+def _check_models(model: Any, surrogate: Any, surrogate_architecture: str | None, twin: Any) -> None:
+    for role, network in (("model", model), ("surrogate", surrogate), ("twin", twin)):
+        if not isinstance(network, (nn.Module, str, Path)) and not (network is None and role != "model"):
+            raise InputError(f"the {role} must be an nn.Module or the name of a model, not a {type(network).__name__}")
+    if surrogate is not None and twin is not None:
+        raise InputError("a twin is a surrogate too; give one of them, --twin or --surrogate")
+    if surrogate_architecture is not None and not isinstance(surrogate, (str, Path)):
+        raise InputError("--surrogate-arch goes with --surrogate MODEL (in Python: with the name of one)")
 
 
 def _usual_threat(data: Data, trained: Threat | None, changes: Mapping[str, Any]) -> Threat:
@@ -211,7 +239,7 @@ def measure(
     *,
     folder: Path | None = None,
     name: str = "",
-    task: str = "evaluating",
+    task: str = EVALUATING,
     progress: Progress | None = None,
 ) -> Scores:
     """Measure a subject by the attacks and checks of an evaluation; with a folder it is kept, and resumed.
@@ -234,6 +262,8 @@ def measure(
             place.begin()
         try:
             scores = _attack(subject, evaluation, threat, measurements, place, task, progress)
+            if subject.twin:
+                scores = dataclasses.replace(scores, agreement=_agreement(subject, evaluation, threat, progress))
             if evaluation.checks:
                 findings = _findings(subject, scores, evaluation.seed, progress)
                 scores = dataclasses.replace(scores, findings=tuple(findings))
@@ -253,16 +283,36 @@ def _keep_examples(place: EvaluationFolder, subject: Subject, threat: Threat, se
         progress.say(f"note: no example images are kept: {first_line(error)}")
 
 
+def parts(subject: Subject, evaluation: Evaluation, threat: Threat, task: str = EVALUATING) -> list[Part]:
+    """Return what `measure` will do, as parts of a plan."""
+    points = _points(subject, evaluation, threat, task)
+    measuring = [Part(point.title, point.work(len(subject.images)), EVALUATION) for point in points]
+    if not evaluation.checks:
+        return measuring
+    few, long = subject.strong_images(evaluation), subject.long_images(evaluation)
+    images = {name: range(len(subject.images) if find_attack(name).short else long) for name in evaluation.attacks}
+    limit, calls = affordable(images | ({STRONG: range(few)} if few else {}))
+    return [*measuring, Part(CHECKING, limit * calls, EVALUATION)]
+
+
+def teacher_check(recipe: Recipe) -> tuple[Evaluation, Threat, str]:
+    """Return how a teacher is measured before any pruning, and what that task is called.
+
+    Ten steps must cross the ball, so they are quarters of it.
+    """
+    evaluation = Evaluation(attacks=("natural", SHORT), seed=recipe.training.seed, checks=False, strong=0)
+    return evaluation, recipe.threat.in_quarters(), "checking the teacher"
+
+
 def check_teacher(
     teacher: Subject, recipe: Recipe, *, force: bool = False, progress: Progress | None = None
 ) -> dict[str, Any]:
     """Measure natural and short-PGD accuracy before any pruning; an error below `teacher.minimum`, unless forced.
 
-    The subject's images are those held out of training. Ten steps must cross the ball, so they are quarters of it.
+    The subject's images are those held out of training.
     """
-    threat, attack = recipe.threat.in_quarters(), "pgd10"
-    evaluation = Evaluation(attacks=("natural", attack), seed=recipe.training.seed, checks=False, strong=0)
-    scores = measure(teacher, evaluation, threat, task="checking the teacher", progress=progress)
+    evaluation, threat, task = teacher_check(recipe)
+    scores, attack = measure(teacher, evaluation, threat, task=task, progress=progress), SHORT
     minimum = recipe.teacher.minimum
     if scores[attack] < minimum and not force:
         raise InputError(
@@ -271,6 +321,45 @@ def check_teacher(
             f"is {minimum:g} %; give a robust model, check its preprocessing, or use --force (in Python: force=True)"
         )
     return {**scores, "images": scores.images}
+
+
+class _Point(NamedTuple):
+    """An attacker of a security curve: what the task is called, its threat and attacks, and on how many images the
+    attack `strong` and the long ones are run."""
+
+    title: str
+    threat: Threat
+    attacks: tuple[str, ...]
+    strong: int
+    long: int
+
+    def work(self, images: int) -> int:
+        return work(images, self.attacks, self.strong, self.long)
+
+
+def _points(subject: Subject, evaluation: Evaluation, threat: Threat, task: str) -> list[_Point]:
+    """Return the attacker's own point, then those at the other radii.
+
+    At radius 0 nothing can be moved, and an attack that looks for the nearest broken images is run once for all radii.
+    """
+    others = [other for other in curve_threats(evaluation, threat) if other.radius != threat.radius]
+    few, long = subject.strong_images(evaluation), subject.long_images(evaluation)
+    again = tuple(name for name in evaluation.attacks if not find_attack(name).nearest)
+    points = []
+    for now in (threat, *others):
+        attacks, strong = (evaluation.attacks if now is threat else again, few) if now.radius else (("natural",), 0)
+        points.append(_Point(f"{task} at radius {now.radius_text}" if others else task, now, attacks, strong, long))
+    return points
+
+
+def _figures(measured: Measurement) -> str:
+    """Return the natural accuracy so far, and the lowest under attack."""
+    done = {name: right[: measured.done] for name, right in measured.right.items()}
+    so_far = {name: 100 * float(right.float().mean()) for name, right in done.items() if len(right)}
+    lowest = min(so_far, key=lambda name: so_far[name], default="natural")
+    return ", ".join(
+        f"{attack_label(name)} {so_far[name]:.1f} %" for name in dict.fromkeys(["natural", lowest]) if name in so_far
+    )
 
 
 def _attack(
@@ -283,42 +372,56 @@ def _attack(
     progress: Progress,
 ) -> Scores:
     """Return the scores at the attacker's own radius, with those at the other radii as their curve."""
-    threats = curve_threats(evaluation, threat)
-    others = [other for other in threats if other.radius != threat.radius]
-    few, points = subject.strong_images(evaluation), []
-    for number, now in enumerate([threat, *others]):
+    few, long = subject.strong_images(evaluation), subject.long_images(evaluation)
+    points: list[Scores] = []
+    for number, point in enumerate(_points(subject, evaluation, threat, task)):
         if number == len(measurements):
             measurements.append(Measurement())
-        attacks, strong = (evaluation.attacks, few) if now.radius else (("natural",), 0)
-        title = f"{task} at radius {now.radius_text}" if others else task
-        progress.start(title, work(len(subject.images), attacks, strong))
+        now = point.threat
+        progress.start(point.title, point.work(len(subject.images)))
 
         def save(measured: Measurement) -> None:
+            progress.show(_figures(measured))
             if place is not None:
                 place.save(measurements)
 
         scores = robustness(
             subject.model,
             subject.images,
-            now,
-            attacks,
+            point.threat,
+            point.attacks,
             classes=subject.data.classes,
             batch=evaluation.batch,
             seed=evaluation.seed,
             precision=evaluation.precision,
             surrogate=subject.surrogate,
-            strong=strong,
+            replica=subject.replica,
+            strong=point.strong,
+            long=point.long,
             advance=progress.advance,
             measured=measurements[number],
             save=save,
         )
-        if not now.radius:  # nothing can be moved
+        if not point.threat.radius:
             natural = scores.right["natural"]
-            right = dict.fromkeys(evaluation.attacks, natural) | ({STRONG: natural[:few]} if few else {})
-            scores = dataclasses.replace(scores, right=right)
+            right = {name: natural if find_attack(name).short else natural[:long] for name in evaluation.attacks}
+            scores = dataclasses.replace(scores, right=right | ({STRONG: natural[:few]} if few else {}))
+        if number:  # distances tell of every radius
+            near = {name: points[0].at_radius(name, now.radius) for name in points[0].distances}
+            near = near if now.radius else dict.fromkeys(near, scores.right["natural"])
+            order = dict.fromkeys((*evaluation.attacks, *scores.right))
+            scores = dataclasses.replace(scores, right={name: {**scores.right, **near}[name] for name in order})
         points.append(scores)
-    curve = tuple(sorted(points, key=lambda scores: scores.threat.radius)) if threats else ()
+    curve = tuple(sorted(points, key=lambda scores: scores.threat.radius)) if evaluation.radii else ()
     return dataclasses.replace(points[0], curve=curve)
+
+
+def _agreement(subject: Subject, evaluation: Evaluation, threat: Threat, progress: Progress) -> tuple[Agreement, ...]:
+    """Compare the answers with the twin's."""
+    strong = min(evaluation.strong, len(subject.images))
+    progress.start("comparing with the twin", len(subject.images) + strong)
+    found = agreement(subject, threat, strong, batch=evaluation.batch, seed=evaluation.seed, advance=progress.advance)
+    return tuple(found)
 
 
 def _findings(subject: Subject, scores: Scores, seed: int, progress: Progress) -> list[Finding]:
@@ -329,7 +432,7 @@ def _findings(subject: Subject, scores: Scores, seed: int, progress: Progress) -
 
     model, classes = subject.model, subject.data.classes
     limit, calls = affordable(scores.right)
-    progress.start("checking for signs of a weak attack", limit)
+    progress.start(CHECKING, limit * calls)
     logits = Pace(progress.advance, limit, calls).watch(as_logits(model, classes))
     x, labels = subject.images.batch(torch.arange(len(subject.images), device=subject.device))
     with evaluating(model), exact_float32():

@@ -28,7 +28,9 @@ def result_of(scores: Scores, model: nn.Module, about: dict[str, Any]) -> dict[s
         "clean_acc": _text(scores.get("natural")),
         "reported": "",
         "autoattack_acc": _text(scores.get("autoattack")),
-        "footnote": _footnote(scores.images, about["images_of"]),
+        "footnote": _footnote(
+            len(scores.right.get("autoattack", next(iter(scores.right.values())))), about["images_of"]
+        ),
         "unreliable": bool(scores.findings),
         "images": scores.images,
         "attacks": [_row(name, right, scores.seconds.get(name)) for name, right in _all(scores)],
@@ -38,6 +40,8 @@ def result_of(scores: Scores, model: nn.Module, about: dict[str, Any]) -> dict[s
             for point in scores.curve
             for name, right in _all(point)
         ],
+        "agreement": [dataclasses.asdict(one) for one in scores.agreement],
+        **({"distances": _distances(scores)} if scores.distances else {}),
         "warnings": [dataclasses.asdict(finding) for finding in scores.findings],
         "size": _size(model),
         **{key: value for key, value in about.items() if key not in ("name", "dataset", "architecture")},
@@ -64,6 +68,18 @@ def _row(attack: str, right: Tensor, seconds: float | None) -> dict[str, Any]:
         "images": len(right),
         "seconds": None if seconds is None else round(seconds, 3),
     }
+
+
+def _distances(scores: Scores) -> dict[str, Any]:
+    """Return how far the nearest broken images are in the middle, and how many images have none, by attack."""
+    found = {}
+    for name, far in scores.distances.items():
+        median = float(far.median())
+        found[name] = {
+            "median": round(median, 6) if median < float("inf") else None,
+            "unbroken": int(far.isinf().sum()),
+        }
+    return found
 
 
 def _size(model: nn.Module) -> dict[str, Any]:

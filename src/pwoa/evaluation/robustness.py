@@ -12,7 +12,7 @@ from pwoa.attacks.autoattack import State, autoattack
 from pwoa.attacks.ball import random_start
 from pwoa.attacks.gradient import pgd
 from pwoa.attacks.problem import is_broken
-from pwoa.attacks.registry import AUTOATTACK, NATURAL, SETS, STRONG, Attack, find_attack
+from pwoa.attacks.registry import AUTOATTACK, NATURAL, REPLICA, SETS, STRONG, Attack, find_attack
 from pwoa.data.images import Images
 from pwoa.devices import exact_float32
 from pwoa.errors import InputError
@@ -30,6 +30,7 @@ class Measurement:
     """How far `robustness` has come; given back to it, it goes on there.
 
     done: how many images are through the short attacks.
+    distances: by an attack that looks for the nearest broken image how far that is: 0 for one that is wrong already.
     ensemble: the state of the attack that AutoAttack has in progress.
     """
 
@@ -38,6 +39,7 @@ class Measurement:
     seconds: dict[str, float] = field(default_factory=dict)
     done: int = 0
     ensemble: State | None = None
+    distances: dict[str, Tensor] = field(default_factory=dict)
 
 
 def robustness(
@@ -51,7 +53,9 @@ def robustness(
     seed: int = 0,
     precision: str = "auto",
     surrogate: nn.Module | None = None,
+    replica: nn.Module | None = None,
     strong: int = 0,
+    long: int = 0,
     advance: Callable[[int], None] = lambda images: None,
     measured: Measurement | None = None,
     save: Callable[[Measurement], None] = lambda measured: None,
@@ -63,16 +67,18 @@ def robustness(
     classes: needed for a model that returns several things, to tell which are its logits.
     precision: `auto` lets attacks search on a faster copy of the model, in float16 on a GPU; whether an image is
         right is always decided by the model itself in float32. `float32` searches on the model as well.
-    surrogate: the model that `transfer` searches on.
+    surrogate: the model that `transfer` searches on. replica: the one that `replica` does.
     strong: on how many images, from the first, the attack `strong` is run after the others.
+    long: on how many, from the first, the attacks are run that are not short, as AutoAttack; 0 is all.
     measured, save: `save` is called after each batch; what it was called with, given as `measured`, resumes.
     """
     chosen = [find_attack(name) for name in attacks]
-    if surrogate is None and (lacking := [attack.name for attack in chosen if attack.on_surrogate]):
+    others = {attack.name: replica if attack.name == REPLICA else surrogate for attack in chosen if attack.on_surrogate}
+    if lacking := [name for name, other in others.items() if other is None]:
         raise InputError(f"the attack {lacking[0]} needs a surrogate: another model, whose gradients it can use")
     measured = measured or Measurement()
     with ExitStack() as inside:
-        for network in (model, surrogate):
+        for network in (model, surrogate, replica):
             if network is not None:
                 inside.enter_context(evaluating(network))
         inside.enter_context(exact_float32())
@@ -81,18 +87,25 @@ def robustness(
             search = attack_copy(model, images.batch(_numbers(images)[:batch])[0], classes, batch)
         trial = _Trial(as_logits(model, classes), search, images, threat, batch, seed, advance, measured, save)
         trial.by_batches([attack for attack in chosen if attack.short])
+        few = replace(trial, images=images.first(long or len(images)))
         for attack in (attack for attack in chosen if not attack.short):
-            other = surrogate if attack.on_surrogate else None
-            trial.ensemble(attack, None if other is None else as_logits(other, classes))
+            other = others.get(attack.name)
+            few.ensemble(attack, None if other is None else as_logits(other, classes))
         if strong:
             replace(trial, images=images.first(strong)).ensemble(find_attack(STRONG), None)
     names = dict.fromkeys((*attacks, *([STRONG] if strong else [])))
-    return Scores(threat, {name: measured.right[name] for name in names}, measured.seconds, measured.after)
+    right = {name: measured.right[name] for name in names}
+    return Scores(threat, right, measured.seconds, measured.after, distances=measured.distances)
 
 
-def work(images: int, attacks: Sequence[str], strong: int = 0) -> int:
-    """Return by how many units `robustness` will `advance`: all images once, and once more for each longer attack."""
-    return images * (1 + sum(not find_attack(name).short for name in attacks)) + min(strong, images)
+def work(images: int, attacks: Sequence[str], strong: int = 0, long: int = 0) -> int:
+    """Return by how many units `robustness` will `advance`: about how often it calls the model with an image."""
+    units = sum((images if find_attack(name).short else long or images) * _calls(name) for name in attacks)
+    return units + min(strong, images) * _calls(STRONG)
+
+
+def _calls(attack: str) -> int:
+    return sum(find_attack(part).calls for part in find_attack(attack).parts)
 
 
 @dataclass(frozen=True)
@@ -115,16 +128,23 @@ class _Trial:
         for name in names:
             measured.right.setdefault(name, torch.zeros(len(self.images), dtype=torch.bool))
             measured.seconds.setdefault(name, 0.0)
+        for attack in (attack for attack in attacks if attack.nearest):
+            measured.distances.setdefault(attack.name, torch.zeros(len(self.images)))
+        calls = sum(map(_calls, names))
         if measured.done:
-            self.advance(measured.done)
-        calls = sum(attack.calls for attack in attacks)
+            self.advance(measured.done * calls)
         for first in range(measured.done, len(self.images), self.batch):
             index = _numbers(self.images)[first : first + self.batch]
             pace = Pace(self.advance, len(index), calls)
             search = pace.watch(self.search or self.model)
             began = time.perf_counter()
-            for name, right in self._attack(attacks, search, *self.images.batch(index), self.seed + first):
+            x, labels = self.images.batch(index)
+            for name, right in self._attack(attacks, search, x, labels, self.seed + first):
                 if name in names:
+                    if nearest := find_attack(name).nearest:
+                        far = self._far(nearest, x, labels, right)
+                        measured.distances[name][first : first + len(index)] = far.cpu()
+                        right = far > self.threat.radius
                     measured.right[name][first : first + len(index)] = right.cpu()
                     now = time.perf_counter()
                     measured.seconds[name], began = measured.seconds[name] + now - began, now
@@ -148,7 +168,8 @@ class _Trial:
             right[natural] = ~is_broken(self.model, adversarial, labels_right)
             return right
 
-        for attack in attacks:
+        yield from ((attack.name, natural) for attack in attacks if attack.nearest)
+        for attack in (attack for attack in attacks if not attack.nearest):
             if attack.loss is None and attack.run is not None and attack.name != NATURAL:
                 generator = torch.Generator(x.device).manual_seed(seed)
                 adversarial = attack.run(search, x_right, labels_right, self.threat, generator=generator)
@@ -164,13 +185,20 @@ class _Trial:
                 done = steps
                 yield name, verdict(adversarial)
 
+    def _far(self, nearest: Callable[..., tuple[Tensor, Tensor]], x: Tensor, labels: Tensor, natural: Tensor) -> Tensor:
+        """Return how far the nearest broken image is; a faster copy of the model has its boundaries elsewhere."""
+        far = x.new_zeros(len(x))
+        if bool(natural.any()):
+            far[natural] = nearest(self.model, x[natural], labels[natural], self.threat.norm)[1]
+        return far
+
     def ensemble(self, attack: Attack, surrogate: LogitModel | None) -> None:
         """Run the parts of an attack as AutoAttack does, on the model or on a surrogate."""
         measured, name, parts = self.measured, attack.name, attack.parts
         if name in measured.right:
-            self.advance(len(self.images))
+            self.advance(len(self.images) * _calls(name))
             return
-        pace = Pace(self.advance, len(self.images), sum(find_attack(part).calls for part in parts))
+        pace = Pace(self.advance, len(self.images), _calls(name))
         search = surrogate or self.search
 
         def note(state: State) -> None:

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from pwoa.attacks.registry import attack_label, lookup
 from pwoa.errors import InputError, counted, first_line
+from pwoa.evaluation.agreement import Agreement
 from pwoa.evaluation.checks import Finding
 from pwoa.storage.folder import replacing
 from pwoa.storage.reading import parse_json
@@ -75,7 +76,10 @@ class Scores(Mapping[str, float]):
     seconds: how long each attack took; PGD-20 goes on from PGD-10, so its seconds are those of its last ten steps.
     findings: signs that these numbers may be too high.
     curve: the scores at other radii.
+    agreement: how the answers are to those of the model's twin, if it has one.
     folder: where they are kept, if they are.
+    distances: by an attack that looks for the nearest broken image, as fmn, how far that is for each image: 0 for one
+        that is wrong already, infinity where none was found.
     """
 
     threat: Threat
@@ -84,7 +88,18 @@ class Scores(Mapping[str, float]):
     after: dict[str, Tensor] = field(default_factory=dict)
     findings: tuple[Finding, ...] = ()
     curve: tuple[Scores, ...] = ()
+    agreement: tuple[Agreement, ...] = ()
     folder: Path | None = None
+    distances: dict[str, Tensor] = field(default_factory=dict)
+
+    def at_radius(self, attack: str, radius: float) -> Tensor:
+        """Tell which images are right under an attack at any radius, by its distances: nothing is attacked for it.
+
+        Example: `scores.at_radius("fmn", 4 / 255).float().mean()`.
+        """
+        if attack not in self.distances:
+            raise InputError(f"{attack} keeps no distances; evaluate with the attack fmn, which does")
+        return self.distances[attack] > radius
 
     def __getitem__(self, attack: str) -> float:
         return percent(self.right[attack])

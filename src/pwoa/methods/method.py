@@ -58,7 +58,9 @@ class Method:
 
 
 _PUBLISHED = ("search.", "finetune.", "objective.", "pretrain.", "training.")
-_FREE = tuple(f"training.{key}" for key in ("mix", "seed", "device", "mode", "threads", "checkpoint_seconds"))
+_FREE = tuple(
+    f"training.{key}" for key in ("mix", "seed", "device", "mode", "threads", "checkpoint_seconds", "tensorboard")
+)
 """What a preset says of how a method is trained, and what of it every run chooses for itself."""
 
 

@@ -1,4 +1,4 @@
-"""Which other files an ONNX graph asks for, found in its protobuf before anything opens them."""
+"""Which other files an ONNX graph asks for, and what it says of itself, found in its protobuf without running it."""
 
 import os
 from collections.abc import Iterator
@@ -21,12 +21,14 @@ _INSIDE: dict[str, dict[int, str]] = {
     "tensor": {13: "entry"},
 }
 """By message of ONNX, the numbers of the fields that may hold tensors, and what they are."""
+_METADATA = 14
+"""The number of the field of a model that holds what it says of itself."""
 _KEY, _VALUE = 1, 2
 
 
 def external_files(path: Path) -> list[Path]:
     """Return the files with weights that a graph names, sorted; one outside the graph's folder is refused."""
-    content = memoryview(read_bytes(path, LARGEST_GRAPH))
+    content = _content(path)
     try:
         names = sorted(set(_locations(content, "model", 0)))
     except (IndexError, ValueError):
@@ -37,6 +39,23 @@ def external_files(path: Path) -> list[Path]:
         if b"\0" in name or not file.resolve().is_relative_to(folder):
             raise InputError(f"{path} asks for weights in {os.fsdecode(name)!r}, which is outside its folder")
     return [file for file in files if file.is_file()]
+
+
+def read_metadata(path: Path) -> dict[str, str]:
+    """Return what an ONNX file says of itself, by name."""
+    try:
+        entries = [dict(_fields(entry)) for number, entry in _fields(_content(path)) if number == _METADATA]
+        return {_text(entry, _KEY): _text(entry, _VALUE) for entry in entries}
+    except (IndexError, ValueError):
+        raise InputError(f"{path} is not an ONNX model: its protobuf is damaged") from None
+
+
+def _text(entry: dict[int, memoryview], number: int) -> str:
+    return bytes(entry.get(number, b"")).decode("utf-8")
+
+
+def _content(path: Path) -> memoryview:
+    return memoryview(read_bytes(path, LARGEST_GRAPH))
 
 
 def _locations(message: memoryview, kind: str, depth: int) -> Iterator[bytes]:

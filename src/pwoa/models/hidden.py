@@ -13,6 +13,16 @@ from pwoa.models.border import evaluating
 
 LAYER_TYPES = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.Linear)
 """The layers with weights: what can be pruned, and what hidden activations come from."""
+_ACTIVATIONS = (
+    *(nn.ReLU, nn.ReLU6, nn.LeakyReLU, nn.PReLU, nn.RReLU, nn.ELU, nn.SELU, nn.CELU, nn.GELU, nn.SiLU, nn.Mish),
+    *(nn.Hardswish, nn.Hardtanh, nn.Softplus, nn.Tanh, nn.Sigmoid),
+)
+_BETWEEN = (
+    *(nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.GroupNorm, nn.LayerNorm, nn.Identity),
+    *(nn.MaxPool1d, nn.MaxPool2d, nn.MaxPool3d, nn.AvgPool1d, nn.AvgPool2d, nn.AvgPool3d),
+    *(nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d),
+)
+"""What may stand between a layer and its activation."""
 _CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 _TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
 
@@ -21,7 +31,8 @@ def hidden_points(model: nn.Module, x: Tensor, chosen: Sequence[str] = ()) -> tu
     """Return the names of the modules whose outputs are the hidden activations Z_1 … Z_L.
 
     Those `chosen` are checked and taken; else a known architecture declares them itself; else they are all
-    convolutions and linear layers, in the order in which a forward pass on `x` reaches them, but the last.
+    convolutions and linear layers, in the order in which a forward pass on `x` reaches them, but the last; of each the
+    activation that comes after it, where that is a module of its own.
     """
     modules = dict(model.named_modules())
     for name in chosen:
@@ -34,7 +45,8 @@ def hidden_points(model: nn.Module, x: Tensor, chosen: Sequence[str] = ()) -> tu
     if declared:
         return tuple(declared)
     layers = [name for name, module in modules.items() if isinstance(module, LAYER_TYPES)]
-    return tuple(_execution_order(model, x, layers)[:-1])
+    order = _execution_order(model, x, layers)[:-1]
+    return tuple(dict.fromkeys(_activated(model, x, order)))
 
 
 @contextmanager
@@ -88,3 +100,40 @@ def _execution_order(model: nn.Module, x: Tensor, names: list[str]) -> list[str]
     with evaluating(model), recording(model, names) as activations:
         model(x)
     return list(activations)
+
+
+@torch.no_grad()
+def _activated(model: nn.Module, x: Tensor, layers: Sequence[str]) -> list[str]:
+    """Return for each layer the module of the activation that its output goes into, else the layer itself.
+
+    An activation that is called for several layers cannot be told apart by its name, and is left alone.
+    """
+    calls: list[tuple[str, nn.Module, Any, Any]] = []
+    handles = [
+        module.register_forward_hook(
+            lambda module, args, output, name=name: calls.append((name, module, args[0] if args else None, output))
+        )
+        for name, module in model.named_modules()
+        if isinstance(module, (*LAYER_TYPES, *_ACTIVATIONS, *_BETWEEN))
+    ]
+    try:
+        with evaluating(model):
+            model(x)
+    finally:
+        for handle in handles:
+            handle.remove()
+    names = [name for name, *_ in calls]
+    found = []
+    for layer in layers:
+        last = len(names) - 1 - names[::-1].index(layer)
+        tensor, point = calls[last][3], layer
+        for name, module, given, output in calls[last + 1 :]:
+            if given is not tensor:
+                continue
+            if isinstance(module, _ACTIVATIONS):
+                point = name if names.count(name) == 1 else layer
+            if not isinstance(module, _BETWEEN):
+                break
+            tensor = output
+        found.append(point)
+    return found

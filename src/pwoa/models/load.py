@@ -8,7 +8,7 @@ from types import NoneType
 from typing import Any, Literal
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from pwoa.data.images import Data
 from pwoa.errors import InputError
@@ -29,8 +29,11 @@ from pwoa.models.checkpoints.folder import (
 )
 from pwoa.models.checkpoints.hub import PREFIX
 from pwoa.models.checkpoints.inspection import guess_architecture, likeness
+from pwoa.models.checkpoints.packed import is_packed, read_packed
+from pwoa.models.compiled import CModel, is_c
 from pwoa.models.factory import load_factory
 from pwoa.models.onnx import OnnxModel
+from pwoa.models.twins import said_of
 from pwoa.recipe import RECIPE, records_recipe
 from pwoa.recipe.settings import is_factory
 from pwoa.threat import Threat
@@ -39,8 +42,11 @@ AUTO = "auto"
 """The architecture that a checkpoint is of, which its names and shapes tell."""
 EMBEDDED_THREAT = Threat("linf", 0.3, 0.01)
 
+EXPORTED = ("packed", "onnx", "c")
+"""The kinds of files and folders that `export` writes."""
+
 Source = str | os.PathLike[str] | nn.Module
-Kind = Literal["network", "folder", "onnx", "factory", "file"]
+Kind = Literal["network", "folder", "packed", "onnx", "c", "factory", "file"]
 
 
 def load_model(
@@ -56,9 +62,10 @@ def load_model(
 ) -> nn.Module:
     """Load a model, in eval mode. Example: `load_model("trades.pt", load_data("cifar10"))`.
 
-    source: a run folder; a model folder; `hf:owner/name` or `hf:owner/name@revision` on the Hugging Face hub; a
-    checkpoint file; `embedded`, the LeNet that comes with the package; `file.py:Net` or `module:function` of your own
-    code; an .onnx file; or a network, which is returned as it is. Nothing in a file is executed but Python code.
+    source: a run folder; a model folder; a packed file that `export` wrote; `hf:owner/name` or `hf:owner/name@revision`
+    on the Hugging Face hub; a checkpoint file; `embedded`, the LeNet that comes with the package; `file.py:Net` or
+    `module:function` of your own code; an .onnx file; a folder of C that `export` wrote; or a network, which is
+    returned as it is. Nothing in a file is executed but Python code and C code.
     data: the images that the model is for. Its classes and channels must be theirs, and it is tried on two of them.
     architecture: of a checkpoint, a registered name, or None or `auto` for the one the file is of. For a network of
     your own, also in a run or a model folder: `file.py:Net`, `module:function`, or a fresh network, which is filled.
@@ -74,11 +81,12 @@ def load_model(
     kind = kind_of(source)
     classes, channels = (None, None) if data is None else (data.classes, data.train.pixels.shape[1])
     fresh = isinstance(architecture, nn.Module) or (architecture is not None and is_factory(architecture))
-    if architecture is not None and kind != "file" and not (kind == "folder" and fresh):
+    described = kind in ("folder", "packed")
+    if architecture is not None and kind != "file" and not (described and fresh):
         raise InputError(f"{name} knows its architecture; leave out --arch")
     if checkpoint is not None and kind != "factory":
         raise InputError(f"--checkpoint goes with a factory MODULE:FUNCTION; {name} has its own weights")
-    if (mean or std) and kind == "folder":
+    if (mean or std) and (described or kind == "c"):
         raise InputError(f"{name} knows its normalisation; leave out --mean and --std")
     if kept is not None and kind != "file" and checkpoint is None:
         raise InputError(f"kept={kept!r} goes with a checkpoint file that has scores; leave it out for {name}")
@@ -88,8 +96,13 @@ def load_model(
         model = normalise(source, check_normalisation(mean, std, channels))
     elif kind == "folder":
         model = _from_folder(name, _fresh_network(architecture), revision)
+    elif kind == "packed":
+        about, tensors = read_packed(Path(name))
+        model = _described(about, tensors, _fresh_network(architecture), name)
     elif kind == "onnx":
         model = OnnxModel(name, classes, check_normalisation(mean, std, channels))
+    elif kind == "c":
+        model = CModel(name)
     elif kind == "factory":
         by, model = check_normalisation(mean, std, channels), load_factory(name)
         if checkpoint is None:
@@ -114,6 +127,8 @@ def trained_threat(source: Source) -> Threat | None:
         return None
     if (name := os.fspath(source)) == EMBEDDED:
         return EMBEDDED_THREAT
+    if about := said_of(Path(name)):
+        return Threat(**about["threat"]) if about.get("threat") else None
     beside = name if holds_model(name) else str(Path(name).parent) if Path(name).name == WEIGHTS else ""
     return recorded_threat(find_folder(beside), name) if beside else None
 
@@ -127,7 +142,19 @@ def kind_of(source: Source) -> Kind:
         return "file"
     if records_recipe(name) or holds_model(name):
         return "folder"
-    return "onnx" if Path(name).suffix == ".onnx" else "factory" if is_factory(name) else "file"
+    if Path(name).suffix == ".onnx":
+        return "onnx"
+    if is_c(name):
+        return "c"
+    return "packed" if is_packed(name) else "factory" if is_factory(name) else "file"
+
+
+def refuse_exported(checkpoint: str) -> None:
+    """Refuse to train what has no weights to train; C code, which a recipe cannot ask to run, is not even opened."""
+    if kind_of(checkpoint) == "c":
+        raise InputError(
+            f"{checkpoint} is C code, which cannot be trained or pruned; give the run it was exported from"
+        )
 
 
 def _check_types(source: Any, data: Any, architecture: Any) -> None:
@@ -158,6 +185,12 @@ def _from_folder(name: str, network: nn.Module | None, revision: str | None) -> 
             network = network or _new(about, name, (folder / WEIGHTS).stat().st_size)
         finally:
             tensors = reading.result()  # what is wrong with the weights is said first
+    return _described(about, tensors, network, name)
+
+
+def _described(about: dict[str, Any], tensors: dict[str, Tensor], network: nn.Module | None, name: str) -> nn.Module:
+    """Fill a network, given or new, with the tensors of a model that is described."""
+    network = network or _new(about, name, sum(value.nbytes for value in tensors.values()))
     if (numbers := about.get("normalisation")) and not isinstance(network, Normalised):
         network = Normalised(network, numbers["mean"], numbers["std"])
     load_state(network, tensors, name)

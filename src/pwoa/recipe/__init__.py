@@ -38,6 +38,7 @@ def load_recipe(source: str | Path | Recipe | None = None, given: Container[str]
     """Load a recipe from a preset's name or a TOML file; the defaults for None. Example: `load_recipe("cifar10")`.
 
     A file cannot name Python code to run: that is for the command line and for Python.
+    source: as said; a Recipe is returned as it is.
     given: settings that the caller gives, so that what the file says of them does not matter.
     """
     if source is None:

@@ -195,6 +195,7 @@ class TrainingRecipe:
     )
     threads: int = number(0, "of a CPU; 0: as many as there are free cores", low=0)
     checkpoint_seconds: float = number(15.0, "how often what a run resumes from is saved, at most", low=0)
+    tensorboard: bool = setting(False, "write learning curves for TensorBoard into the run folder")
 
 
 @dataclass(frozen=True)
@@ -206,7 +207,7 @@ class Evaluation:
     precision: `auto` searches on a faster copy of the model and lets the model in float32 decide; `float32` searches in
     float32 too. radii: measure at these radii as well. checks: look for signs that the accuracy is too high.
     strong: on how many of the images, from the first, the attack `strong` is run after the others (0: on none); not if
-    it, or AutoAttack, is among them.
+    it, or AutoAttack, is among them. long: on how many AutoAttack and the others that take long are run (0: on all).
     """
 
     attacks: tuple[str, ...] = setting(
@@ -222,6 +223,7 @@ class Evaluation:
     radii: tuple[float, ...] = setting((), "measure at these radii as well: a security curve")
     checks: bool = setting(True, "look for signs that the accuracy is too high")
     strong: int = number(256, "on how many images the attack strong ends a table; 0: on none", low=0)
+    long: int = number(0, "on how many images the long attacks, as autoattack, are run; 0: on all", low=0)
 
 
 @dataclass(frozen=True)
@@ -316,8 +318,14 @@ class Recipe:
 
 CHOSEN = {"teacher.architecture": AUTO, "training.mode": AUTO, "training.threads": 0, "data.validation": 0}
 """The choices that a recipe may leave to the run, which writes down what it chose."""
-INCIDENTAL = ("training.device", "training.checkpoint_seconds", "data.folder", "teacher.checkpoint")
-"""Where a run is computed, and where its data and teacher lie; what they are is told by their fingerprints."""
+INCIDENTAL = (
+    "training.device",
+    "training.checkpoint_seconds",
+    "training.tensorboard",
+    "data.folder",
+    "teacher.checkpoint",
+)
+"""Where and how visibly a run is computed, and where data and teacher lie, which are told by their fingerprints."""
 
 
 def explain(recipe: Recipe) -> dict[str, str]:

@@ -9,6 +9,7 @@ from pwoa.errors import counted
 from pwoa.models.border import Normalisation
 from pwoa.models.checkpoints.folder import CARD, Held, find_folder, holds_model, read_folder
 from pwoa.models.checkpoints.inspection import Inspection, TensorForm, inspect_checkpoint
+from pwoa.models.checkpoints.packed import described_in, is_packed, read_packed
 from pwoa.models.onnx import OnnxModel
 from pwoa.recipe import recorded_recipe
 from pwoa.runs.folder import Run
@@ -40,6 +41,10 @@ def inspect(name: str | Path, kept: float | None = None) -> Shown:
     if not run.started and not holds_model(name):
         if Path(name).suffix == ".onnx":
             return Shown(_onnx_rows(OnnxModel(name)))
+        if is_packed(name):
+            held = read_packed(Path(name))
+            packed = [("file", str(name)), ("kind", "packed: bit masks and kept values")]
+            return Shown([*packed, *_model_rows(held), *_accuracy_rows(held.about)])
         found = inspect_checkpoint(name, kept)
         unknown = found.architecture is None
         return Shown(inspection_rows(found), found.warnings, found.layout if unknown else (), found.skeleton)
@@ -51,14 +56,16 @@ def inspect(name: str | Path, kept: float | None = None) -> Shown:
 
 
 def _onnx_rows(model: OnnxModel) -> Rows:
-    """Return what an ONNX file says of its graph."""
-    sizes = [*model.shape, None, None][1:]
+    """Return what an ONNX file says of its graph, and one of ours of its model."""
+    sizes, about = [*model.shape, None, None][1:], described_in(model.path)
+    known = [] if about is None else [*_known_rows(about), *_accuracy_rows(about)]
     return [
         ("file", str(model.path)),
         ("kind", "ONNX: it can be measured, not pruned"),
         ("input channels", str(sizes[0] or "unknown")),
         *model.describe().items(),
-        ("normalisation", NO_NORMALISATION),
+        ("normalisation", "inside the graph" if known else NO_NORMALISATION),
+        *known,
     ]
 
 
@@ -98,7 +105,8 @@ def _run_rows(run: Run) -> Rows:
     if run.finished:
         result = run.result()
         own = {"teacher": result.get("teacher"), "pruned": result.get("pruned"), "accuracy": result.get("accuracy")}
-        rows += [(f"{name} in %", _accuracies(scores)) for name, scores in own.items() if scores]
+        fewer = result.get("fewer", {})
+        rows += [(f"{name} in %", _accuracies(scores, fewer)) for name, scores in own.items() if scores]
         rows.append(("test images", f"{result['images']:,}"))
     return rows
 
@@ -123,7 +131,21 @@ def _model_rows(held: Held) -> Rows:
         ("input channels", str(about.get("channels") or "unknown")),
         ("weights", f"{numbers:,} numbers in {counted(len(held.tensors), 'tensor')}"),
         ("normalisation", _normalisation(about.get("normalisation"))),
+        *_known_rows(about),
     ]
+    if "fingerprint" in about:
+        rows.append(("fingerprint", f"{about['fingerprint'][:16]}…, which is that of the weights"))
+    return rows
+
+
+def _accuracy_rows(about: Mapping[str, Any]) -> Rows:
+    """Return what the run of an exported model measured."""
+    return [("accuracy in %", f"{_accuracies(about['accuracy'], about.get('fewer', {}))} (in torch)")] if about.get("accuracy") else []
+
+
+def _known_rows(about: Mapping[str, Any]) -> Rows:
+    """Return the threat of a model, and what is left of its weights, as far as that is known."""
+    rows = []
     if about.get("threat"):
         threat = Threat(**about["threat"])
         rows.append(("threat", str(threat)))
@@ -135,8 +157,6 @@ def _model_rows(held: Held) -> Rows:
         rows.append(("overall", _overall(about["parameters"], about["nonzero"])))
     if about.get("left_out"):
         rows.append(("not pruned", describe_left_out(about["left_out"])))
-    if "fingerprint" in about:
-        rows.append(("fingerprint", f"{about['fingerprint'][:16]}…, which is that of the weights"))
     return rows
 
 
@@ -154,5 +174,6 @@ def _normalisation(numbers: Mapping[str, Any] | None) -> str:
     return str(Normalisation(tuple(numbers["mean"]), tuple(numbers["std"])))
 
 
-def _accuracies(scores: Mapping[str, float]) -> str:
-    return ", ".join(f"{attack_label(attack)} {value:.2f}" for attack, value in scores.items())
+def _accuracies(scores: Mapping[str, float], fewer: Mapping[str, int]) -> str:
+    of = {attack: f" (of {number:,})" for attack, number in fewer.items()}
+    return ", ".join(f"{attack_label(attack)} {value:.2f}{of.get(attack, '')}" for attack, value in scores.items())

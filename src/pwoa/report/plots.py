@@ -2,11 +2,12 @@
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from pwoa.attacks.registry import attack_label
-from pwoa.errors import InputError
+from pwoa.errors import InputError, counted
 from pwoa.report.figure import Bars, Figure, Plot
 from pwoa.storage.folder import naming, replacing
 from pwoa.threat import norm_label
@@ -34,6 +35,27 @@ def accuracy_bars(
     axes.set_xticks(range(len(attacks)), [_below(attack, fewer or {}) for attack in attacks])
     axes.set_ylim(0, 108)
     figure.legend(loc="outside lower center", ncols=len(rows), frameon=False)
+    _save(figure, Path(path))
+
+
+def latency_bars(rows: Sequence[Mapping[str, Any]], path: str | Path) -> None:
+    """Draw the latency of each model by each route, with the fewest threads that were timed, on a logarithmic scale."""
+    fewest = min((row["threads"] for row in rows), default=1)
+    mine = [row for row in rows if row["threads"] == fewest and "error" not in row]
+    if not mine:
+        raise InputError("no route ran any of the models: there is nothing to draw")
+    models, routes = (list(dict.fromkeys(row[key] for row in mine)) for key in ("model", "label"))
+    figure, (axes,) = _figure(f"One image, {counted(fewest, 'thread')}", what="milliseconds")
+    width = 0.8 / len(models)
+    for number, model in enumerate(models):
+        own = {row["label"]: row["milliseconds"] for row in mine if row["model"] == model}
+        places = [routes.index(route) + (number - (len(models) - 1) / 2) * width for route in own]
+        colour = _COLOURS[number % len(_COLOURS)]
+        bars = axes.bar(places, list(own.values()), width * 0.94, label=model, color=colour)
+        axes.bar_label(bars, fmt="%.3g", fontsize=7, padding=1)
+    axes.set_yscale("log")
+    axes.set_xticks(range(len(routes)), routes)
+    figure.legend(loc="outside lower center", ncols=min(len(models), 3), frameon=False)
     _save(figure, Path(path))
 
 
@@ -118,6 +140,55 @@ def _labels(radii: Sequence[float], norm: str) -> tuple[list[float], list[str]]:
         if radius - radii[shown[-1]] > distance:
             shown.append(place)
     return [radii[place] for place in shown], [labels[place] for place in shown]
+
+
+@dataclass(frozen=True)
+class Line:
+    """A line of a panel: its points, each with a word beside it if there is one; `published` ones are dashed."""
+
+    x: Sequence[float]
+    y: Sequence[float]
+    words: Sequence[str] = ()
+    published: bool = False
+
+
+def line_panels(
+    panels: Mapping[str, Mapping[str, Line]],
+    path: str | Path,
+    *,
+    x: str,
+    y: str = "accuracy, %",
+    title: str = "",
+    doubling: bool = False,
+) -> None:
+    """Draw panels side by side, by title, each with lines by name; a name has the same look in all of them.
+
+    doubling: on the x axis equal steps are factors of two, and each value of it has a label.
+    """
+    if not panels or not any(panels.values()):
+        raise InputError("there is nothing to draw: no point is measured")
+    names = list(dict.fromkeys(name for lines in panels.values() for name in lines))
+    figure, every = _figure(title, len(panels), y)
+    shown: dict[str, Any] = {}
+    for axes, (heading, lines) in zip(every, panels.items(), strict=True):
+        for name, line in lines.items():
+            number = names.index(name)
+            look: dict[str, Any] = {"color": _COLOURS[number % len(_COLOURS)], "marker": _MARKS[number % len(_MARKS)]}
+            look |= {"linestyle": "--", "markerfacecolor": "white", "alpha": 0.7} if line.published else {}
+            (shown[name],) = axes.plot(line.x, line.y, markersize=5, label=name, **look)
+            for place, word in enumerate(line.words):
+                where = (line.x[place], line.y[place])
+                axes.annotate(word, where, textcoords="offset points", xytext=(5, 4), fontsize=7, color=look["color"])
+        if doubling:
+            values = sorted({value for line in lines.values() for value in line.x})
+            axes.set_xscale("log", base=2)
+            axes.set_xticks(values, [f"{value:g}" for value in values], minor=False)
+        axes.set_title(heading, fontsize=9)
+        axes.set_xlabel(x)
+        axes.grid(axis="y", color="#e5e5e5", linewidth=0.8)
+        axes.set_axisbelow(True)
+    figure.legend(shown.values(), shown.keys(), loc="outside lower center", ncols=min(len(shown), 4), frameon=False)
+    _save(figure, Path(path))
 
 
 def save_figures(figures: Mapping[str, Figure], folder: Path, formats: Sequence[str]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 
@@ -40,7 +40,7 @@ def score_rows(scores: Scores) -> list[Row]:
         if name == "autoattack":
             for part, after in scores.after.items():
                 seconds = scores.seconds.get(f"{name}:{part}")
-                rows.append(Row(part, int(after.sum()), scores.images, seconds, indent=1))
+                rows.append(Row(part, int(after.sum()), len(after), seconds, indent=1))
     if len(scores.right) > 1:
         rows.append(Row(WORST, int(scores.worst.sum()), len(scores.worst), None, strong=True))
     return rows
@@ -86,7 +86,7 @@ def result_table(
 def text_table(rows: Mapping[str, Mapping[str, str]], title: str = "") -> Table:
     """Return a table with a row for each name and a column for each attack; columns without any cell are left out."""
     columns = [name for name in next(iter(rows.values())) if any(row[name] for row in rows.values())]
-    table = _table(title, [attack_label(column) for column in columns])
+    table = _table(title, ["overall" if column == "overall_rate" else attack_label(column) for column in columns])
     for name, cells in rows.items():
         table.add_row(name, *(cells[column] for column in columns))
     return table
@@ -131,6 +131,24 @@ def comparison_table(comparison: Comparison) -> Table:
     for column in table.columns[1:]:
         column.no_wrap = True
     return table
+
+
+def bench_table(rows: Sequence[Mapping[str, Any]], title: str = "") -> Table:
+    """Return a table of one model with a row for each route and number of threads; a dash where it cannot be run."""
+    names = ("threads", "ms", "95 %", "images\n/s", "memory\nMB", "size\nMB", "from\ntorch")
+    table = _table(title, names, first="route")
+    for row in rows:
+        cells = ["–"] if "error" in row else _bench_cells(row)
+        table.add_row(row["label"], str(row["threads"]), *cells)
+    return table
+
+
+def _bench_cells(row: Mapping[str, Any]) -> list[str]:
+    """Return latency, throughput, memory, size, and how far the answers are from torch's."""
+    memory = "" if row["memory"] is None else f"{row['memory'] / 1e6:.1f}"
+    times = [f"{row[key]:.3g}" for key in ("milliseconds", "milliseconds_95")]
+    speed, size = f"{row['images_per_second']:,.0f}", f"{row['bytes'] / 1e6:.2f}"
+    return [*times, speed, memory, size, f"{row['max_difference']:.0e}"]
 
 
 def _table(title: str, numbers: Sequence[str], first: str = "") -> Table:

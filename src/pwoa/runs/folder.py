@@ -7,6 +7,7 @@ model.safetensors, model.json      the model, and what is needed to build it aga
 evaluation/model, …/teacher        the evaluations at the end, as `pwoa evaluate` keeps them
 result.json                        the summary
 report.html                        the page, where a command made the run
+tensorboard/                       learning curves, with training.tensorboard
 checkpoint/                        while it runs
 
 Every write is atomic, but for the lines that are appended to metrics.jsonl.
@@ -29,15 +30,18 @@ from typing import IO, Any
 import torch
 from torch import nn
 
-from pwoa.attacks.registry import attack_label
+from pwoa.attacks.registry import STRONG, attack_label
 from pwoa.errors import InputError, first_line
+from pwoa.evaluation.scores import WORST
 from pwoa.methods import find_method
+from pwoa.models.checkpoints.archive import check_torch_file
 from pwoa.models.checkpoints.folder import DESCRIPTION, WEIGHTS, fingerprint, to_safetensors
 from pwoa.recipe import RECIPE, Recipe, flat, recorded_recipe, sealed_toml
 from pwoa.recipe.sections import INCIDENTAL
 from pwoa.storage.folder import RESULT, Folder, appending, naming, replacing
 from pwoa.storage.reading import TEXT_LIMIT, open_file, read_bytes
 
+CURVES = "tensorboard"
 _TEACHER, _METRICS, _STATE = "teacher.json", "metrics.jsonl", Path("checkpoint") / "state.pt"
 _MAGIC, _HASH = b"pwoa state 2\n", 32
 """How a saved state begins: with this, the identity of its run, and the checksum of the rest, each of so many bytes."""
@@ -63,8 +67,8 @@ def _are_accuracies(value: Any) -> bool:
     """Tell whether these can be accuracies by attack: in percent, and none above the natural one."""
     if not isinstance(value, Mapping) or not value or not all(_is_number(number) for number in value.values()):
         return False
-    short = [number for name, number in value.items() if name == "natural" or name.startswith(("pgd", "cw", "fgsm"))]
-    return all(0 <= number <= 100 for number in value.values()) and max(short, default=0) <= value.get("natural", 100)
+    same = [number for name, number in value.items() if name not in (STRONG, WORST)]  # which may be of fewer images
+    return all(0 <= number <= 100 for number in value.values()) and max(same, default=0) <= value.get("natural", 100)
 
 
 def _are_layers(value: Any) -> bool:
@@ -79,9 +83,23 @@ def _are_layers(value: Any) -> bool:
     )
 
 
+def _are_counts(value: Any) -> bool:
+    return isinstance(value, dict) and all(map(_is_count, value.values()))
+
+
+def _are_texts(value: Any) -> bool:
+    return isinstance(value, dict) and all(map(_is_text, value.values()))
+
+
 def _are_warnings(value: Any) -> bool:
     rows = value if isinstance(value, list) else [None]
-    return all(isinstance(row, dict) and _is_text(row.get("check")) and _is_text(row.get("message")) for row in rows)
+    return all(
+        isinstance(row, dict)
+        and _is_text(row.get("check"))
+        and _is_text(row.get("message"))
+        and _is_text(row.get("model", ""))
+        for row in rows
+    )
 
 
 _CHECKS: dict[str, Callable[[Any], bool]] = {
@@ -99,9 +117,20 @@ _CHECKS: dict[str, Callable[[Any], bool]] = {
     "accuracy": _are_accuracies,
     "architecture": _is_text,
     "parameters": _is_count,
+    "nonzero": _is_count,
+    "overall_rate": _is_number,
+    "macs": _is_count,
+    "macs_dense": _is_count,
+    "macs_rate": _is_number,
+    "left_out": _are_texts,
+    "fewer": _are_counts,
+    "trained_epochs": _is_count,
+    "validation_seconds": _is_number,
     "warnings": _are_warnings,
 }
 """What the values of result.json can be."""
+_TOGETHER = {"overall_rate": {"parameters", "nonzero"}, "macs_rate": {"macs", "macs_dense"}}
+"""What is there wherever something else is."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -176,6 +205,7 @@ class Run(Folder):
         """Return what result.json says, which is all that a finished run writes there."""
         summary = self.read_json(RESULT)
         wanted = _OF_ANY | (_OF_PRUNING if "pruned" in summary else _OF_TRAINING)
+        wanted = wanted.union(*(others for key, others in _TOGETHER.items() if key in summary))
         if lost := wanted - summary.keys():
             raise InputError(f"{self.path / RESULT} is damaged: it has no {min(lost)}; run it anew elsewhere")
         if odd := [key for key, check in _CHECKS.items() if key in summary and not check(summary[key])]:
@@ -243,7 +273,9 @@ class Run(Folder):
         try:
             if magic != _MAGIC or hashlib.sha256(content).digest() != digest:
                 raise ValueError("its checksum is another" if content else "it is no state of a run")
-            state = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
+            archive = io.BytesIO(content)
+            check_torch_file(archive, "it")
+            state = torch.load(archive, map_location="cpu", weights_only=True)
             if not isinstance(state, dict):
                 raise ValueError("it is no state of a run")
         except (RuntimeError, EOFError, ValueError, LookupError, TypeError, pickle.UnpicklingError) as error:
@@ -260,7 +292,8 @@ class Run(Folder):
         """Remove all that the run has written so far, so that the folder can be given to another."""
         for name in (*reversed(self.marks), _METRICS):
             (self.path / name).unlink(missing_ok=True)
-        shutil.rmtree((self.path / _STATE).parent, ignore_errors=True)
+        for folder in ((self.path / _STATE).parent, self.path / CURVES):
+            shutil.rmtree(folder, ignore_errors=True)
 
     def save_model(self, model: nn.Module, about: Mapping[str, Any]) -> str:
         """Write model.safetensors, and what it is into model.json; return its fingerprint."""

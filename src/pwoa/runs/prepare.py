@@ -15,18 +15,22 @@ from pwoa.data.images import Data
 from pwoa.data.load import load_data
 from pwoa.devices import choose_device, choose_threads, device_name, using_threads
 from pwoa.errors import Diverged, InputError, counted
-from pwoa.evaluation.measure import measure
+from pwoa.evaluation.measure import measure, parts
 from pwoa.evaluation.scores import Scores
 from pwoa.evaluation.subject import Subject, curve_threats
 from pwoa.models.border import check_complete
 from pwoa.models.load import load_model
-from pwoa.progress import Progress
+from pwoa.progress import Part, Progress
 from pwoa.recipe import AUTO, Recipe, recorded_recipe
 from pwoa.runs.folder import Result, Run
+from pwoa.runs.tensorboard import Curves, check_installed
 from pwoa.threat import Threat
 from pwoa.training import Engine
+from pwoa.training.engine import Journal
 from pwoa.training.fast import choose_mode
 from pwoa.training.processes import Processes, own_device
+
+LOADING = "loading data and model"
 
 
 @dataclass(frozen=True)
@@ -82,10 +86,11 @@ def load_rest(recipe: Recipe, data: Data | None, progress: Progress) -> Loaded:
             f"a run has no surrogate for the attack {TRANSFER}: leave it out of evaluation.attacks, and give the "
             "surrogate to pwoa evaluate afterwards"
         )
+    if recipe.training.tensorboard:
+        check_installed()
     curve_threats(recipe.evaluation, recipe.threat)  # radii that cannot be are told before anything is trained
     if data is None:
         data = load_data(recipe.data.name, data_folder=recipe.data.folder or None, progress=progress.reach)
-    progress.close()
     device = choose_device(own_device(recipe.training.device))
     return Loaded(recipe.for_images(len(data.train)), data.to(device), device)
 
@@ -124,6 +129,11 @@ def open_run(
             why = "as the run was started" if run.started else "for other work keeps the cores busy"
             progress.say(f"{counted(threads, 'thread')} instead of {usual}, {why} (training.threads)")
     return run, replace(loaded, recipe=recipe)
+
+
+def journal_of(run: Run, recipe: Recipe, processes: Processes) -> Journal:
+    """Return where the engine writes: the run, with curves for TensorBoard if the recipe wants them."""
+    return Curves(run) if recipe.training.tensorboard and processes.first else run
 
 
 def finished_result(run: Run, network: nn.Module, processes: Processes, progress: Progress) -> Result | None:
@@ -172,13 +182,26 @@ def measure_model(
     model: nn.Module, fingerprint: str, loaded: Loaded, folder: Path, role: str, progress: Progress
 ) -> Scores:
     """Measure a model on the test images as the recipe says, and keep the evaluation in a folder of the run."""
-    recipe, data = loaded.recipe, loaded.data
-    images = data.test.first(recipe.evaluation.images or len(data.test))
-    hashes = {"model": fingerprint, "data": data.fingerprint()}
-    subject = Subject(model, images, data, loaded.device, hashes=hashes)
-    attacks, task = subject.possible(recipe.evaluation.attacks, given=True), f"evaluating the {role}"
+    recipe = loaded.recipe
+    subject, task = _subject(model, loaded, {"model": fingerprint, "data": loaded.data.fingerprint()}), _task(role)
+    attacks = subject.possible(recipe.evaluation.attacks, given=True)
     evaluation = replace(recipe.seeded_evaluation(), attacks=attacks)
     return measure(subject, evaluation, recipe.threat, folder=folder, name=role, task=task, progress=progress)
+
+
+def measuring_parts(model: nn.Module, loaded: Loaded, role: str) -> list[Part]:
+    """Return what `measure_model` will do, as parts of a plan."""
+    recipe = loaded.recipe
+    return parts(_subject(model, loaded, {}), recipe.evaluation, recipe.threat, _task(role))
+
+
+def _subject(model: nn.Module, loaded: Loaded, hashes: Mapping[str, str]) -> Subject:
+    images = loaded.data.test.first(loaded.recipe.evaluation.images or len(loaded.data.test))
+    return Subject(model, images, loaded.data, loaded.device, hashes=hashes)
+
+
+def _task(role: str) -> str:
+    return f"evaluating the {role}"
 
 
 def where_text(loaded: Loaded, processes: Processes) -> str:

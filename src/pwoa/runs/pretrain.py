@@ -20,7 +20,7 @@ from pwoa.models.architectures.registry import architecture_name, build, lite_wi
 from pwoa.models.border import check_model
 from pwoa.models.checkpoints.folder import describe_model
 from pwoa.models.factory import load_factory
-from pwoa.models.load import load_model
+from pwoa.models.load import load_model, refuse_exported
 from pwoa.progress import Progress, choose_progress
 from pwoa.recipe import AUTO, Recipe, load_recipe, teacher_recipe_for
 from pwoa.recipe.settings import is_factory, merge
@@ -49,6 +49,7 @@ def pretrain(
     data: whatever `load_data` takes; None takes the recipe's.
     recipe: a preset's name, a TOML file or a Recipe; None takes the preset for the data, else that for MNIST.
     method: pgd-at, trades, mart, hbar, lbgat, fast-at or natural; short for the setting "method".
+    settings: changes to the recipe, as {"section.key": value}.
     folder: where the run lives; the same folder again resumes it. None chooses one under runs/.
     progress: by default bars on a terminal and nothing elsewhere; False shows nothing, True lines everywhere.
     What the defence checks find is also a Python warning (`pwoa.errors.DefenceWarning`).
@@ -59,21 +60,23 @@ def pretrain(
     if model is not None:
         changes |= {"teacher.architecture": architecture_name(model), "teacher.checkpoint": "given"}
 
-    given = prepare.load_given(data, changes, progress)
+    with progress.working(prepare.LOADING):
+        given = prepare.load_given(data, changes, progress)
     usual = teacher_recipe_for(changes.get("data.name", "mnist"))
     plan = load_recipe(recipe or usual or "teacher-mnist", changes).with_settings(changes)
     training = find_training(plan.method)
     notes = []
     if recipe is None and usual is None:
         notes = prepare.note_defaults(plan, changes, load_recipe("teacher-mnist").threat, training.stage_epochs(plan))
-    loaded = prepare.load_rest(training.complete(plan), given, progress)
-    if model is None and loaded.recipe.teacher.architecture == AUTO:
-        loaded = replace(loaded, recipe=_like_checkpoint(loaded.recipe, loaded.data))
-    network, size = _make_network(loaded.recipe, loaded.data, model)
-    network = copy.deepcopy(network).to(loaded.device)
-    check_model(network, loaded.sample, loaded.data.classes)
-    material = Material.of(loaded.data, loaded.recipe, loaded.device)
-    identity = {"data": loaded.data.fingerprint()}
+    with progress.working(prepare.LOADING):
+        loaded = prepare.load_rest(training.complete(plan), given, progress)
+        if model is None and loaded.recipe.teacher.architecture == AUTO:
+            loaded = replace(loaded, recipe=_like_checkpoint(loaded.recipe, loaded.data))
+        network, size = _make_network(loaded.recipe, loaded.data, model)
+        network = copy.deepcopy(network).to(loaded.device)
+        check_model(network, loaded.sample, loaded.data.classes)
+        material = Material.of(loaded.data, loaded.recipe, loaded.device)
+        identity = {"data": loaded.data.fingerprint()}
 
     with ExitStack() as holding:
         with connected(loaded.device) as processes:
@@ -89,7 +92,9 @@ def pretrain(
                     torch.manual_seed(plan.training.seed + 1)  # a guide is not the network that it guides
                     stage = training(network, material, plan)
                 prepare.lay_out(stage.trained, torch.channels_last)
-                engine = Engine(stage.trained, [stage], material, plan.training, run, progress, processes=processes)
+                journal = prepare.journal_of(run, plan, processes)
+                engine = Engine(stage.trained, [stage], material, plan.training, journal, progress, processes=processes)
+                progress.plan([*engine.parts(), *prepare.measuring_parts(network, loaded, "model")])
                 if processes.by_first(lambda: run.started):
                     progress.say(run.resuming())
                 elif processes.first:
@@ -126,6 +131,7 @@ def _like_checkpoint(recipe: Recipe, data: Data) -> Recipe:
     """Return the recipe with the architecture that its checkpoint is of, which is trained anew."""
     if not recipe.teacher.checkpoint:
         raise InputError("name the architecture to train, or your own class: --arch NAME or FILE.py:CLASS")
+    refuse_exported(recipe.teacher.checkpoint)
     name = architecture_name(load_model(recipe.teacher.checkpoint, data))
     return recipe.with_settings({"teacher.architecture": name})
 

@@ -2,7 +2,6 @@
 
 import copy
 import hashlib
-import shutil
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
@@ -17,8 +16,8 @@ from pwoa.attacks.registry import attack_label
 from pwoa.data.images import Data
 from pwoa.errors import InputError, counted, first_line
 from pwoa.evaluation.checks import warn_of
-from pwoa.evaluation.folder import OF_MODEL, OF_TEACHER
-from pwoa.evaluation.measure import check_teacher
+from pwoa.evaluation.folder import OF_MODEL, OF_TEACHER, check_shared, copy_finished
+from pwoa.evaluation.measure import check_teacher, parts, teacher_check
 from pwoa.evaluation.subject import Subject
 from pwoa.guard import example_free
 from pwoa.methods import find_pruning
@@ -26,22 +25,21 @@ from pwoa.methods.method import Method
 from pwoa.models.architectures.registry import architecture_name
 from pwoa.models.border import check_model
 from pwoa.models.checkpoints.folder import describe_model, fingerprint
-from pwoa.models.load import kind_of, load_model, trained_threat
+from pwoa.models.load import trained_threat
 from pwoa.progress import Progress, choose_progress
 from pwoa.recipe import (
-    AUTO,
     Recipe,
     SparsityRecipe,
     load_recipe,
-    numbers,
     preset_for,
     recipe_for,
     recorded_recipe,
     records_recipe,
 )
-from pwoa.recipe.settings import is_factory, merge
+from pwoa.recipe.settings import merge
 from pwoa.runs import prepare
 from pwoa.runs.folder import Result, Run
+from pwoa.runs.teacher import load_teacher, share_measurement
 from pwoa.sparsity import Constraint, describe_size, prunable
 from pwoa.sparsity.constraint import plan_notes, warn_of_thin_layers
 from pwoa.threat import Threat
@@ -75,11 +73,14 @@ def prune(
     data: whatever `load_data` takes; None takes the recipe's.
     recipe: a preset's name, a TOML file or a Recipe; None takes the preset for the data, with the threat of the
         teacher's own run, and its data if none are given.
-    settings: changes to the recipe, as {"section.key": value}; `rate` is short for "sparsity.rate", `method` (pwoa,
-        advprune, hydra, harp, apd, magnitude) for "method". The competing methods are published with training.mix 1.
+    settings: changes to the recipe, as {"section.key": value}.
+    rate: short for the setting "sparsity.rate", unpruned size over pruned size.
+    method: short for the setting "method": pwoa, advprune, hydra, harp, apd or magnitude. The competing methods are
+        published with training.mix 1.
     folder: where the run lives; the same folder again resumes it. None chooses one under runs/.
     force: prune even a teacher that fails the check of its robustness.
-    teacher_evaluation: the folder of the teacher's evaluation, if it was measured before by the same recipe.
+    teacher_evaluation: the folder of the teacher's evaluation, which runs of the same recipe share: it is measured
+        there unless it has been before.
     progress: by default bars on a terminal and nothing elsewhere; False shows nothing, True lines everywhere.
     What the defence checks find is also a Python warning (`pwoa.errors.DefenceWarning`).
     """
@@ -87,25 +88,29 @@ def prune(
     if isinstance(teacher, (str, Path)):
         settings, teacher = merge(settings, {"teacher.checkpoint": str(teacher)}), None
     prepare.check_network(teacher, "teacher")
+    if teacher_evaluation is not None:
+        check_shared(teacher_evaluation)
     changes = merge(settings, {"sparsity.rate": rate, "method": method})
     if teacher is not None:
         changes |= {"teacher.architecture": architecture_name(teacher), "teacher.checkpoint": "given"}
 
-    given = prepare.load_given(data, changes, progress)
+    with progress.working(prepare.LOADING):
+        given = prepare.load_given(data, changes, progress)
     plan = _choose_recipe(recipe, given, changes).with_settings(changes)
     pruning = find_pruning(plan.method)
     notes = [] if teacher is not None else _note_threat(plan)
     if recipe is None and not preset_for(plan.data.name):
         notes += prepare.note_defaults(plan, changes, Threat(), pruning.stage_epochs(plan))
-    loaded = prepare.load_rest(pruning.complete(plan), given, progress)
-    if teacher is None:
-        teacher, architecture = _load_teacher(loaded.recipe, loaded.data)
-        loaded = replace(loaded, recipe=loaded.recipe.with_settings({"teacher.architecture": architecture}))
-    student = _copy_to_prune(teacher, loaded.recipe.sparsity).to(loaded.device)
-    teacher = copy.deepcopy(student).eval().requires_grad_(False)
-    check_model(teacher, loaded.sample, loaded.data.classes)
-    material = Material.of(loaded.data, loaded.recipe, loaded.device)
-    identity = {"teacher": fingerprint(teacher), "data": loaded.data.fingerprint(), **_hash_files(pruning, plan)}
+    with progress.working(prepare.LOADING):
+        loaded = prepare.load_rest(pruning.complete(plan), given, progress)
+        if teacher is None:
+            teacher, architecture = load_teacher(loaded.recipe, loaded.data)
+            loaded = replace(loaded, recipe=loaded.recipe.with_settings({"teacher.architecture": architecture}))
+        student = _copy_to_prune(teacher, loaded.recipe.sparsity).to(loaded.device)
+        teacher = copy.deepcopy(student).eval().requires_grad_(False)
+        check_model(teacher, loaded.sample, loaded.data.classes)
+        material = Material.of(loaded.data, loaded.recipe, loaded.device)
+        identity = {"teacher": fingerprint(teacher), "data": loaded.data.fingerprint(), **_hash_files(pruning, plan)}
 
     with ExitStack() as holding:
         with connected(loaded.device) as processes:
@@ -130,12 +135,15 @@ def prune(
                 for stage in chosen.stages:
                     stage.accuracy_of = _validated_on(plan.training.mix)
                 probe = hsic_plane(student, material, plan.objective.points, plan.objective.hsic == "normalised")
-                engine = Engine(student, chosen.stages, material, plan.training, run, progress, probe, processes)
+                journal = prepare.journal_of(run, plan, processes)
+                engine = Engine(student, chosen.stages, material, plan.training, journal, progress, probe, processes)
+                subject = Subject(teacher, material.held_out().first(GATE_IMAGES), loaded.data, loaded.device)
+                known = [] if teacher_evaluation else prepare.measuring_parts(teacher, loaded, "teacher")
+                measuring = [*known, *prepare.measuring_parts(student, loaded, "pruned model")]
+                progress.plan([*parts(subject, *teacher_check(plan)), *engine.parts(), *measuring])
                 if processes.by_first(lambda: run.started):
                     progress.say(run.resuming())
                 else:
-                    held_out = material.held_out().first(GATE_IMAGES)
-                    subject = Subject(teacher, held_out, loaded.data, loaded.device)
                     checked = check_teacher(subject, plan, force=force, progress=progress)
                     accuracies = {attack_label(name): value for name, value in checked.items() if name != "images"}
                     robust = ", ".join(f"{name} {value:.1f} %" for name, value in accuracies.items())
@@ -159,7 +167,8 @@ def prune(
             start = time.perf_counter()
             place = run.path / OF_TEACHER
             if teacher_evaluation is not None and not place.exists():
-                shutil.copytree(teacher_evaluation, place, ignore=shutil.ignore_patterns(".*"))
+                share_measurement(teacher, identity["teacher"], loaded, Path(teacher_evaluation), progress)
+                copy_finished(teacher_evaluation, place)
             dense = prepare.measure_model(teacher, identity["teacher"], loaded, place, "teacher", progress)
             pruned = prepare.measure_model(student, model_hash, loaded, run.path / OF_MODEL, "pruned model", progress)
             summary = {
@@ -208,18 +217,6 @@ def _note_threat(recipe: Recipe) -> list[str]:
     trained = trained_threat(recipe.teacher.checkpoint)
     same = trained is None or str(trained) == str(recipe.threat)
     return [] if same else [f"the teacher was trained for {trained}, and is pruned for {recipe.threat}"]
-
-
-def _load_teacher(recipe: Recipe, data: Data) -> tuple[nn.Module, str]:
-    """Load the recipe's teacher, and name its architecture: a run or a model folder knows it."""
-    teacher = recipe.teacher
-    if not teacher.checkpoint:
-        raise InputError("this recipe names no teacher; give one with --checkpoint FILE (teacher.checkpoint)")
-    mean, std = numbers(teacher.mean, "teacher.mean"), numbers(teacher.std, "teacher.std")
-    given = is_factory(teacher.architecture) or kind_of(teacher.checkpoint) != "folder"
-    architecture = teacher.architecture if given and teacher.architecture != AUTO else None
-    model = load_model(teacher.checkpoint, data, architecture=architecture, mean=mean, std=std)
-    return model, architecture or architecture_name(model)
 
 
 def _copy_to_prune(teacher: nn.Module, recipe: SparsityRecipe) -> nn.Module:

@@ -40,6 +40,7 @@ def save_pretrained(model_or_run: Source, folder: str | Path) -> Path:
     """Write model.safetensors, config.json and a model card (README.md) into a folder for `load_model`.
 
     model_or_run: what `prune` and `pretrain` return, a run folder, or any nn.Module, whose card has no measurements.
+    folder: a new one, or one that this function wrote.
     """
     shared, folder = _shared(model_or_run), Path(folder)
     if Run(folder).started:
@@ -68,6 +69,7 @@ def push_to_hub(
 
     model_or_run: as for `save_pretrained`, or a folder that it wrote. repo: `owner/name`, made if it is not there.
     private: only for a new one. revision: a branch. token: else that of `hf auth login` or HF_TOKEN.
+    message: of the commit.
     """
     with tempfile.TemporaryDirectory() as temporary:
         folder = _written(model_or_run) or save_pretrained(model_or_run, temporary)

@@ -4,8 +4,9 @@ A budget of weights is met exactly. One of multiply-adds is never exceeded, and 
 """
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from fractions import Fraction
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -24,6 +25,17 @@ Rate = float | Fraction
 Costs = Mapping[str, int]
 """What a weight of each layer costs: the multiply-adds that it takes part in for an image, or 1 if it is not there."""
 ONE_EACH: Costs = {}
+
+
+class Allocation(Protocol):
+    """Says how many weights each layer keeps at a rate.
+
+    units: what the budget counts of a weight of each layer. costs: its multiply-adds.
+    """
+
+    def __call__(
+        self, weights: Mapping[str, Tensor], rate: Rate, units: Costs = ONE_EACH, costs: Costs = ONE_EACH
+    ) -> dict[str, int]: ...
 
 
 def needs_costs(recipe: SparsityRecipe) -> bool:
@@ -218,11 +230,10 @@ def _exact(rate: Rate) -> Fraction:
     return Fraction(str(rate))
 
 
-ALLOCATIONS: dict[str, Callable[[Mapping[str, Tensor], Rate, Costs, Costs], dict[str, int]]] = {
+ALLOCATIONS: dict[str, Allocation] = {
     "uniform": uniform,
     "erk": erk,
     "lamp": lamp,
     "lamp-macs": lamp_macs,
     "magnitude": magnitude,
 }
-"""(weights, rate, what the budget counts of a weight, its multiply-adds) → how many each layer keeps."""

@@ -99,21 +99,32 @@ def read_safetensors(path: Path) -> tuple[bytes, dict[str, str]]:
     Example: `content, metadata = read_safetensors(Path("model.safetensors"))`.
     """
     with open_file(path) as file:
-        size = os.fstat(file.fileno()).st_size
-        start = file.read(8)
-        length = int.from_bytes(start, "little")
-        if len(start) < 8 or length > min(size - 8, TENSORS_LIMIT):
-            raise InputError(f"{path} is not a safetensors file: it has no header")
-        head = file.read(length)
-        try:
-            table = parse_json(head.decode("utf-8"), "its header")
-        except ValueError as error:  # also where it is no text
-            raise InputError(f"{path} is not a safetensors file: {first_line(error)}") from None
-        metadata: Any = table.pop("__metadata__", {}) if isinstance(table, dict) else None
-        described = isinstance(metadata, dict) and all(isinstance(value, str) for value in metadata.values())
-        if not described or not all(_is_tensor(entry, size - 8 - length) for entry in table.values()):
-            raise InputError(f"{path} is not a safetensors file: its header has no usual types, shapes and places")
-        return start + head + file.read(size - 8 - length), metadata
+        head, metadata = _read_header(file, path)
+        return head + file.read(os.fstat(file.fileno()).st_size - len(head)), metadata
+
+
+def read_safetensors_metadata(path: Path) -> dict[str, str]:
+    """Read what a safetensors file says beside its tensors, and nothing but its header."""
+    with open_file(path) as file:
+        return _read_header(file, path)[1]
+
+
+def _read_header(file: IO[bytes], path: Path) -> tuple[bytes, dict[str, str]]:
+    size = os.fstat(file.fileno()).st_size
+    start = file.read(8)
+    length = int.from_bytes(start, "little")
+    if len(start) < 8 or length > min(size - 8, TENSORS_LIMIT):
+        raise InputError(f"{path} is not a safetensors file: it has no header")
+    head = file.read(length)
+    try:
+        table = parse_json(head.decode("utf-8"), "its header")
+    except ValueError as error:  # also where it is no text
+        raise InputError(f"{path} is not a safetensors file: {first_line(error)}") from None
+    metadata: Any = table.pop("__metadata__", {}) if isinstance(table, dict) else None
+    described = isinstance(metadata, dict) and all(isinstance(value, str) for value in metadata.values())
+    if not described or not all(_is_tensor(entry, size - 8 - length) for entry in table.values()):
+        raise InputError(f"{path} is not a safetensors file: its header has no usual types, shapes and places")
+    return start + head, metadata
 
 
 def _is_tensor(entry: Any, size: int) -> bool:

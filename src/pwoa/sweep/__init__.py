@@ -18,28 +18,50 @@ from scratch. Settings that make no difference to a method make no further run o
 ones resumed, so that the same command goes on where it was stopped.
 """
 
+import dataclasses
 import itertools
+import json
+import math
+import time
+import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pwoa import __version__
 from pwoa.errors import InputError, counted
 from pwoa.methods import find_method
 from pwoa.progress import Progress
-from pwoa.recipe import MAY_BE_CODE, flat, recorded_recipe, records_recipe, to_toml
+from pwoa.recipe import MAY_BE_CODE, Recipe, flat, recorded_recipe, records_recipe, to_toml
 from pwoa.recipe.settings import is_factory, toml_value
 from pwoa.runs.folder import Run
-from pwoa.storage.folder import RESULT, Folder, differences_text, replacing, save_rows
+from pwoa.storage.folder import RESULT, Folder, differences_text, naming, replacing, save_rows
 from pwoa.sweep.child import failure_file
 from pwoa.sweep.cluster import run_on_ray
 from pwoa.sweep.grid import MEASURED_BY, Point, expand
 from pwoa.sweep.local import Task, run_here
-from pwoa.sweep.rows import COLUMNS, accuracies, epochs_of, row_of, spread, teacher_row
+from pwoa.sweep.rows import COLUMNS, accuracies, epochs_of, overall, row_of, spread, teacher_row
 
-__all__ = ["ROWS", "Point", "Swept", "Task", "epochs_of", "expand", "row_of", "spread", "sweep", "teacher_row"]
+__all__ = [
+    "ROWS",
+    "Places",
+    "Point",
+    "Swept",
+    "Task",
+    "epochs_of",
+    "expand",
+    "measure_teachers",
+    "row_of",
+    "spread",
+    "sweep",
+    "sweep_points",
+    "teacher_folder",
+    "teacher_row",
+]
 
-ROWS = "rows.json"
+ROWS, TEACHERS = "rows.json", "teachers"
+"""What the file of rows, and the folder of the teachers' evaluations, are called in the folder of a sweep."""
 
 Launch = Callable[[Sequence[Task], Callable[[Task, str | None], None]], None]
 """Carries out all tasks, and calls back with each that has ended, and why it failed if it did."""
@@ -47,11 +69,15 @@ Launch = Callable[[Sequence[Task], Callable[[Task, str | None], None]], None]
 
 @dataclass(frozen=True)
 class Swept:
-    """A row for each teacher and run that ended, a table of them by name and attack, and why the others did not."""
+    """A row for each teacher and run that ended, a table of them by name and attack, and why others failed.
+
+    left: the runs that there was no time for.
+    """
 
     rows: list[dict[str, Any]]
     table: dict[str, dict[str, str]]
     failed: dict[str, str]
+    left: tuple[str, ...] = ()
 
 
 def sweep(
@@ -63,6 +89,7 @@ def sweep(
     jobs: int = 0,
     address: str | None = None,
     retries: int = 2,
+    minutes: float | None = None,
     progress: Progress | None = None,
 ) -> Swept:
     """Run all points of a grid, each in a process of its own; the rows are also in FOLDER/rows.json.
@@ -73,14 +100,69 @@ def sweep(
     on: "local", the devices of this machine, `jobs` runs at a time (0: one for each GPU, or one); or "ray", the cluster
     at `address` (None: the one of this machine, or a new one on it), a task for each run. A run whose process or node
     is lost is started again up to `retries` times; one that fails is left out. A folder has one sweep at a time.
+    minutes: after so many what is running is stopped, to be resumed, and nothing more is begun.
     """
-    progress = progress or Progress()
-    points, place = expand(path, settings), SweepFolder(Path(folder).absolute())
-    launch = _place(on, jobs, address, retries)
+    points = expand(path, settings)
+    places = Places(on, jobs, address, retries, minutes)
+    return sweep_points(points, folder, places, progress)
+
+
+@dataclass(frozen=True)
+class Places:
+    """Where the runs of a sweep are carried out, and how long; as the arguments of `sweep` have it."""
+
+    on: str = "local"
+    jobs: int = 0
+    address: str | None = None
+    retries: int = 2
+    minutes: float | None = None
+
+
+def sweep_points(
+    points: Sequence[Point], folder: str | Path, places: Places, progress: Progress | None = None
+) -> Swept:
+    """Run points that are expanded already, as `sweep` does."""
+    place, launch = SweepFolder(Path(folder).absolute()), _launch(places)
     place.check({})
     with place.held():
         place.make()
-        return _sweep(points, place.path, launch, progress)
+        return _sweep(points, place.path, launch, progress or Progress())
+
+
+def measure_teachers(
+    recipes: Sequence[Recipe], folder: str | Path, places: Places, progress: Progress
+) -> dict[str, str]:
+    """Measure the teachers of recipes in the folder of a sweep, whose runs then need not; return why some failed."""
+    place, launch = SweepFolder(Path(folder).absolute()), _launch(places)
+    place.check({})
+    failed: dict[str, str] = {}
+    with place.held():
+        place.make()
+        wanted = {teacher_folder(recipe, place.path): recipe for recipe in recipes}
+        left = {where: recipe for where, recipe in wanted.items() if not (where / RESULT).is_file()}
+        names = {where: recipe.teacher.checkpoint for where, recipe in left.items()}
+        progress.start("measuring teachers", len(left))
+
+        def ended(task: Task, failure: str | None) -> None:
+            if failure is not None:
+                failed[names[task.folder]] = failure
+                progress.say(f"the teacher {names[task.folder]} failed: {failure}")
+            progress.advance()
+
+        try:
+            launch([_teacher_task(recipe, where) for where, recipe in left.items()], ended)
+        finally:
+            progress.close()
+    return failed
+
+
+def _teacher_task(recipe: Recipe, where: Path) -> Task:
+    with naming(where.parent):
+        where.parent.mkdir(parents=True, exist_ok=True)
+    file = where.with_name(f"{where.name}.toml")
+    with replacing(file) as text:
+        text.write(to_toml(recipe).encode())
+    return Task(file, where, where.with_name(f"{where.name}.log"), (), where)
 
 
 class SweepFolder(Folder):
@@ -132,11 +214,15 @@ def _sweep(points: Sequence[Point], folder: Path, launch: Launch, progress: Prog
         raise
     finally:
         progress.close()
+    unfinished = [point.name for point in points if not (folder / point.name / RESULT).is_file()]
+    without = tuple(name for name in unfinished if name not in failed)
+    if without:
+        progress.say(f"the time is over; {counted(len(without), 'run')} left, with which the same command goes on")
     axes = dict.fromkeys(key for point in points for key in point.axes)
     columns, runs = dict.fromkeys(COLUMNS), []
     teachers: dict[tuple[Any, ...], dict[str, Any]] = {}
     for point in points:
-        if point.name in failed:
+        if point.name in (*failed, *without):
             continue
         try:
             row, teacher, attacks = _outcome(folder / point.name)
@@ -154,21 +240,29 @@ def _sweep(points: Sequence[Point], folder: Path, launch: Launch, progress: Prog
             teachers.setdefault(which, {"name": point.teacher, "label": point.teacher, **teacher, **used})
     rows = [*teachers.values(), *runs]
     save_rows(folder / ROWS, rows)
-    return Swept(rows, spread([(row["label"], row) for row in rows], list(columns)), failed)
+    table = {
+        label: overall(row for row in rows if row["label"] == label) | cells
+        for label, cells in spread([(row["label"], row) for row in rows], list(columns)).items()
+    }
+    return Swept(rows, table, failed, without)
 
 
-def _place(on: str, jobs: int, address: str | None, retries: int) -> Launch:
-    if on == "local":
-        if address is not None:
-            raise InputError(f"--address {address} goes with --on ray")
-        return lambda tasks, ended: run_here(tasks, ended, jobs, retries)
-    if on != "ray":
-        raise InputError(f"--on {on}: a sweep runs on local or ray")
-    if jobs:
+def _launch(places: Places) -> Launch:
+    minutes, retries = places.minutes, places.retries
+    if minutes is not None and not minutes > 0:
+        raise InputError(f"--minutes {minutes:g}: give a number above 0, or leave it out")
+    until = math.inf if minutes is None else time.monotonic() + 60 * minutes
+    if places.on == "local":
+        if places.address is not None:
+            raise InputError(f"--address {places.address} goes with --on ray")
+        return lambda tasks, ended: run_here(tasks, ended, places.jobs, retries, until)
+    if places.on != "ray":
+        raise InputError(f"--on {places.on}: a sweep runs on local or ray")
+    if places.jobs:
         raise InputError(
             "--jobs counts the runs at a time on this machine; a Ray cluster has as many as it has room for"
         )
-    return lambda tasks, ended: run_on_ray(tasks, ended, address, retries)
+    return lambda tasks, ended: run_on_ray(tasks, ended, places.address, retries, until)
 
 
 def _finished(folder: Path, point: Point) -> bool:
@@ -194,7 +288,16 @@ def _task(point: Point, folder: Path) -> Task:
         file.write(to_toml(point.recipe).encode())
     known = flat(point.recipe)
     code = tuple(f"{key}={toml_value(known[key])}" for key in MAY_BE_CODE if is_factory(known[key]))
-    return Task(recipe, folder / point.name, folder / f"{point.name}.log", code)
+    teacher = teacher_folder(point.recipe, folder) if find_method(point.recipe.method).prunes else None
+    return Task(recipe, folder / point.name, folder / f"{point.name}.log", code, teacher)
+
+
+def teacher_folder(recipe: Recipe, folder: Path) -> Path:
+    """Return where in a sweep the teacher of a recipe is measured: one folder for all runs that measure it alike."""
+    settings = flat(dataclasses.replace(recipe, evaluation=recipe.seeded_evaluation()))
+    measured = {key: str(value) for key, value in settings.items() if key.partition(".")[0] in MEASURED_BY}
+    which = json.dumps([__version__, measured], sort_keys=True)
+    return folder / TEACHERS / f"{zlib.crc32(which.encode()):08x}"
 
 
 def _accuracies_text(folder: Path) -> str:

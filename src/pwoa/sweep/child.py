@@ -1,7 +1,7 @@
 """A run of a sweep in a process of its own, or on a node: it calls the library, and leaves why it failed in a file.
 
-`python -m pwoa.sweep.child RECIPE FOLDER SECTION.KEY=VALUE …` ends as by SIGTERM when the sweep that started it is
-gone.
+`python -m pwoa.sweep.child RECIPE FOLDER TEACHER SECTION.KEY=VALUE …` ends as by SIGTERM when the sweep that started
+it is gone.
 """
 
 import os
@@ -26,10 +26,11 @@ def failure_file(folder: Path) -> Path:
     return folder.with_name(f"{folder.name}.failure.json")
 
 
-def carry_out(recipe: Path, folder: Path, settings: Sequence[str] = ()) -> int:
+def carry_out(recipe: Path, folder: Path, settings: Sequence[str] = (), teacher: Path | None = None) -> int:
     """Prune or train as a recipe says, in a run folder; return the exit code, and leave the reason if it failed.
 
     settings: as `section.key=value`, what names Python code; a file cannot.
+    teacher: where the teacher is measured, once for all runs; if that is the folder itself, nothing else is done.
     """
     try:
         from pwoa.methods import find_method
@@ -37,11 +38,16 @@ def carry_out(recipe: Path, folder: Path, settings: Sequence[str] = ()) -> int:
         from pwoa.recipe import load_recipe, parse_setting
         from pwoa.runs.pretrain import pretrain
         from pwoa.runs.prune import prune
+        from pwoa.runs.teacher import measure_teacher
 
         given = dict(map(parse_setting, settings))
         plan = load_recipe(recipe, given).with_settings(given)
-        run = prune if find_method(plan.method).prunes else pretrain
-        run(recipe=plan, folder=folder, progress=ConsoleProgress())
+        if teacher == folder:
+            measure_teacher(plan, folder, ConsoleProgress())
+        elif find_method(plan.method).prunes:
+            prune(recipe=plan, folder=folder, teacher_evaluation=teacher, progress=ConsoleProgress())
+        else:
+            pretrain(recipe=plan, folder=folder, progress=ConsoleProgress())
     except (KeyboardInterrupt, Terminated):
         raise
     except Exception as error:
@@ -72,7 +78,8 @@ def main() -> int:
     signal.signal(signal.SIGTERM, _terminate)
     forgive_output()
     try:
-        return carry_out(Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3:])
+        recipe, folder, teacher, *settings = sys.argv[1:]
+        return carry_out(Path(recipe), Path(folder), settings, Path(teacher) if teacher else None)
     except KeyboardInterrupt:
         return 130
     except Terminated:

@@ -50,7 +50,11 @@ def expand(path: str | Path, settings: Iterable[str] = ()) -> list[Point]:
     Example: `[point.name for point in expand("grid.toml")]`.
     settings: as `section.key=value`, for all of them, on top of the table set.
     """
-    tree = _read(path)
+    return expand_tree(_read(path), path, settings)
+
+
+def expand_tree(tree: Mapping[str, Any], path: str | Path, settings: Iterable[str] = ()) -> list[Point]:
+    """Return all points of the grids in what a file holds; path: what the file is called in messages."""
     given = _flat(dict(map(parse_setting, settings)))
     points: dict[str, Point] = {}
     runs: dict[tuple[str, Recipe], str] = {}

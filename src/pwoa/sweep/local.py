@@ -1,16 +1,18 @@
 """Runs of a sweep on the devices of this machine, each in a process of its own."""
 
+import math
 import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from queue import SimpleQueue
-from threading import Event, Timer, current_thread, main_thread
+from threading import TIMEOUT_MAX, Event, Timer, current_thread, main_thread
 
 import torch
 
@@ -25,12 +27,16 @@ PATIENCE = 10.0
 
 @dataclass(frozen=True)
 class Task:
-    """A run of a sweep: its recipe, its folder, the file for what it prints, and settings that no file may give."""
+    """A run of a sweep: its recipe, its folder, the file for what it prints, and settings that no file may give.
+
+    teacher: where its teacher is measured, once for all runs; a task whose folder that is does nothing else.
+    """
 
     recipe: Path
     folder: Path
     log: Path
     settings: tuple[str, ...] = ()
+    teacher: Path | None = None
 
     @property
     def name(self) -> str:
@@ -45,12 +51,19 @@ class Task:
             return f"it ended without a word; see {self.log}"
 
 
-def run_here(tasks: Sequence[Task], ended: Callable[[Task, str | None], None], jobs: int = 0, retries: int = 0) -> None:
+def run_here(
+    tasks: Sequence[Task],
+    ended: Callable[[Task, str | None], None],
+    jobs: int = 0,
+    retries: int = 0,
+    until: float = math.inf,
+) -> None:
     """Carry out all tasks, `jobs` at a time (0: one for each GPU, or one); `ended` gets each task's failure, or None.
 
     A process that is killed is started again up to `retries` times. Ctrl-C, SIGTERM and SIGHUP stop them all, to be
     resumed; what does not stop in time, or by a second Ctrl-C, is killed. When this process is killed, they end by
     themselves.
+    until: when by `time.monotonic` those that are left are stopped, to be resumed another time.
     """
     places = environments(jobs)
     free: SimpleQueue[dict[str, str]] = SimpleQueue()
@@ -60,7 +73,8 @@ def run_here(tasks: Sequence[Task], ended: Callable[[Task, str | None], None], j
     stopping = Event()
 
     def once(task: Task, environment: dict[str, str]) -> int:
-        command = [sys.executable, "-m", "pwoa.sweep.child", str(task.recipe), str(task.folder), *task.settings]
+        places = str(task.recipe), str(task.folder), str(task.teacher or "")
+        command = [sys.executable, "-m", "pwoa.sweep.child", *places, *task.settings]
         with appending(task.log) as log:
             process = subprocess.Popen(
                 command,
@@ -96,6 +110,14 @@ def run_here(tasks: Sequence[Task], ended: Callable[[Task, str | None], None], j
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)  # each leads a session, and so a group
 
+    def stop() -> None:
+        stopping.set()
+        for process in list(running):
+            with suppress(ProcessLookupError):
+                process.send_signal(signal.SIGINT)
+        with suppress(RuntimeError):  # it runs already
+            last.start()
+
     def interrupt(number: int, frame: object) -> None:
         if stopping.is_set():
             kill()
@@ -105,18 +127,18 @@ def run_here(tasks: Sequence[Task], ended: Callable[[Task, str | None], None], j
 
     pool = ThreadPoolExecutor(len(places))
     last = Timer(PATIENCE, kill)
+    limit = Timer(min(max(until - time.monotonic(), 0), TIMEOUT_MAX), stop)
+    limit.daemon = True
+    limit.start()
     with _answering(interrupt):
         try:
             for _ in pool.map(carry_out, tasks):
                 pass
         except BaseException:
-            stopping.set()
-            for process in list(running):
-                with suppress(ProcessLookupError):
-                    process.send_signal(signal.SIGINT)
-            last.start()
+            stop()
             raise
         finally:
+            limit.cancel()
             pool.shutdown(cancel_futures=True)
             last.cancel()
 

@@ -70,6 +70,12 @@ def spread(
     }
 
 
+def overall(rows: Iterable[Mapping[str, Any]]) -> dict[str, str]:
+    """Return the rate over all parameters of these rows; where they differ, all that there are."""
+    known = [row["overall_rate"] for row in rows if row.get("overall_rate") is not None]
+    return {"overall_rate": ", ".join(dict.fromkeys(f"{rate:.4g}" for rate in known))}
+
+
 def mean_and_deviation(values: Sequence[float | None]) -> str:
     """Of the values that are known; the deviation if there is more than one."""
     known = [value for value in values if value is not None]

@@ -3,8 +3,8 @@
 import hashlib
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from typing import Any, Protocol
 
 import torch
@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from pwoa.devices import exact_float32
 from pwoa.errors import Diverged, InputError, first_line
-from pwoa.progress import Progress
+from pwoa.progress import TRAINING, Part, Progress
 from pwoa.recipe.sections import TrainingRecipe
 from pwoa.training.fast import compiled
 from pwoa.training.groups import Plan, grouped
@@ -93,6 +93,10 @@ class Engine:
         """How long was validated."""
         return math.fsum(line["validation_seconds"] for line in self.metrics)
 
+    def parts(self) -> list[Part]:
+        """Return the stages as parts of a plan, in steps."""
+        return [Part(stage.name, stage.epochs * self._steps, TRAINING) for stage in self.stages]
+
     def train(self) -> None:
         """Run what is left of all stages; afterwards the model has the selected weights."""
         state = self.processes.by_first(self._load)
@@ -123,8 +127,9 @@ class Engine:
         optimizer = make_optimizer(stage, self.model, self.recipe, recorded=self._context.records)
         average = Average(self.model, self.recipe.average if last else 0.0)
         if state and (first_epoch or first_step):
-            resume_optimizer(optimizer, state["optimizer"])
-            average.load([value.to(self.device) for value in state["average"]])
+            with _restoring():
+                resume_optimizer(optimizer, state["optimizer"])
+                average.load([value.to(self.device) for value in state["average"]])
         steps = Steps(self._context, stage, optimizer, average)
         validation = Validation(self._context, stage)
         self.progress.start(stage.name, stage.epochs * self._steps, first_epoch * self._steps + first_step)
@@ -167,8 +172,9 @@ class Engine:
         if state is not None and state["step"]:
             first = state["step"]
             self._restore(state)  # what `before_epoch` has done again is in it
-            steps.load_state_dict(state["steps"], _mix(self.recipe.seed, number, epoch, first))
-            start -= state["seconds"]
+            with _restoring():
+                steps.load_state_dict(state["steps"], _mix(self.recipe.seed, number, epoch, first))
+                start -= state["seconds"]
         self.model.train()
         for step in range(first, self._steps):
             taken = epoch * self._steps + step
@@ -241,12 +247,12 @@ class Engine:
         return state
 
     def _restore(self, state: Mapping[str, Any]) -> None:
-        try:
+        with _restoring():
+            if state["best"] is not None:
+                self.model.load_state_dict(state["best"]["weights"])  # which is wanted at the end
             self.model.load_state_dict(state["model"])
             for stage, stage_state in zip(self.stages, state["stages"], strict=True):
                 stage.load_state_dict(stage_state)
-        except (RuntimeError, LookupError, TypeError, ValueError, AttributeError) as error:
-            raise _refused(first_line(error)) from None
         self._best, self.metrics = state["best"], list(state["metrics"])
 
 
@@ -274,7 +280,25 @@ def _impossible(state: Mapping[str, Any], stages: Sequence[Stage], steps: int) -
     selected = len(before) - sum(each.epochs for each in stages[:-1])
     if (state["best"] is None) != (selected <= 0) or (state["steps"] is None) != (not step):
         return "what it has does not fit its place"
+    if not isinstance(state["start"], dict) or any(type(time) is not float or time < 0 for time in _times(state)):
+        return "it says when nothing can have been"
     return ""
+
+
+def _times(state: Mapping[str, Any]) -> list[Any]:
+    return [
+        state["seconds"],
+        *(line.get(key) for line in state["metrics"] for key in ("seconds", "validation_seconds")),
+    ]
+
+
+@contextmanager
+def _restoring() -> Iterator[None]:
+    """Refuse a state whose parts, with a checksum that fits, are not those of this run."""
+    try:
+        yield
+    except (RuntimeError, LookupError, TypeError, ValueError, AttributeError, AssertionError) as error:
+        raise _refused(first_line(error)) from None
 
 
 def _refused(reason: str) -> InputError:

@@ -21,7 +21,8 @@ _MAGIC, _VERSION = 0x1950A86A20F9469CFC6C, 1001
 
 def check_torch_file(file: IO[bytes], name: str) -> None:
     """Refuse a file that torch.load should not see; `name` is for the message. The file is left at its beginning."""
-    size = os.fstat(file.fileno()).st_size
+    size = file.seek(0, os.SEEK_END)
+    file.seek(0)
     try:
         head = file.read(4)
         if head == b"PK\x03\x04":

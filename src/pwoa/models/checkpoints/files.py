@@ -14,6 +14,7 @@ from torch.nn.parameter import is_lazy
 from pwoa.errors import InputError, first_line
 from pwoa.models.checkpoints.archive import check_torch_file
 from pwoa.models.checkpoints.folder import find_folder, holds_model, read_folder, read_safetensors
+from pwoa.models.checkpoints.packed import is_packed, read_packed
 from pwoa.storage.reading import open_file
 
 EMBEDDED = "embedded"
@@ -54,6 +55,8 @@ def open_checkpoint(path: str | Path) -> Opened:
     path = Path(path)
     if not path.is_file():
         raise InputError(f"checkpoint {path} does not exist" if not path.exists() else f"{path} is not a file")
+    if is_packed(path):
+        return Opened(read_packed(path).tensors, "", {}, ())
     content: Any = read_safetensors(path) if path.suffix == ".safetensors" else _read_torch(path)
     names: list[str] = []
     numbers: dict[str, float] = {}

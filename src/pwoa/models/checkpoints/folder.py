@@ -15,10 +15,11 @@ from safetensors.torch import load, save
 from torch import Tensor, nn
 
 from pwoa import __version__
-from pwoa.errors import InputError, first_line
+from pwoa.errors import InputError, brief, first_line
 from pwoa.models.architectures.registry import architecture_name
 from pwoa.models.border import Normalised
 from pwoa.models.checkpoints.hub import PREFIX, fetch
+from pwoa.models.compiled import CModel
 from pwoa.models.onnx import OnnxModel
 from pwoa.storage import reading
 from pwoa.storage.folder import unsealed
@@ -48,8 +49,10 @@ def to_safetensors(state: Mapping[str, Tensor]) -> bytes:
 
 
 def fingerprint(model: nn.Module) -> str:
-    """Return a SHA-256 of all weights and buffers, the same on every device; of an ONNX model, of its file."""
-    return model.fingerprint if isinstance(model, OnnxModel) else state_fingerprint(model.state_dict())
+    """Return a SHA-256 of all weights and buffers, the same on every device; of an exported model, of its files."""
+    if isinstance(model, (OnnxModel, CModel)):
+        return model.fingerprint
+    return state_fingerprint(model.state_dict())
 
 
 def state_fingerprint(state: Mapping[str, Tensor]) -> str:
@@ -133,13 +136,18 @@ def read_description(folder: Path, source: str) -> dict[str, Any]:
     if not isinstance(about, dict) or any(key not in about for key in needed):
         raise InputError(f"{source}: {file.name} has no {' or '.join(needed)}; it is not of a model that pwoa saved")
     about = unsealed(about, str(file))
+    check_description(about, source, file.name)
+    return about
+
+
+def check_description(about: Mapping[str, Any], source: str, where: str) -> None:
+    """Refuse a description of a model with a value that cannot be; `where` it stands is for the error."""
     for key, (allowed, wanted) in _FIELDS.items():
         unknown = key not in about or (about[key] is None and key in _NULLABLE)
         if not unknown and not allowed(about[key]):
-            raise InputError(f"{source}: {key} in {file.name} must be {wanted}, not {about[key]!r}")
+            raise InputError(f"{source}: {key} in {where} must be {wanted}, not {brief(about[key])}")
     if about.get("format", FORMAT) > FORMAT:
         raise InputError(f"{source} was saved by a later version of pwoa; upgrade it")
-    return about
 
 
 def _is_text(value: Any) -> bool:
@@ -177,6 +185,10 @@ def _is_whole(value: Any) -> bool:
     return type(value) is int and 0 <= value < 1 << 63
 
 
+def _is_accuracy(value: Any) -> bool:
+    return isinstance(value, dict) and all(map(_is_number, value.values()))
+
+
 def _is_left_out(value: Any) -> bool:
     return isinstance(value, dict) and all(isinstance(text, str) for text in value.values())
 
@@ -190,6 +202,7 @@ _FIELDS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "normalisation": (_is_normalisation, "lists of numbers, mean and std"),
     "threat": (_is_threat, "norm, radius and step"),
     "sparsity": (_is_sparsity, "the total and kept weights of each layer"),
+    "accuracy": (_is_accuracy, "numbers by attack"),
     "parameters": (_is_count, "a whole number above 0"),
     "nonzero": (_is_size, "a whole number"),
     "left_out": (_is_left_out, "names with the reasons why they are not pruned"),

@@ -75,6 +75,7 @@ class Inspection:
 def inspect_checkpoint(path: str | Path, kept: float | None = None) -> Inspection:
     """Look into a checkpoint of any form that `load_model` takes. Example: `inspect_checkpoint("trades.pt")`.
 
+    path: the file.
     kept: as for `load_model`; where it is needed and not given, there is a warning instead of an error.
     """
     opened, doubts = open_checkpoint(path), []

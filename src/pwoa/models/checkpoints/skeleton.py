@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from keyword import iskeyword
 from typing import Any
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from pwoa.models.checkpoints.files import COUNTER
 
@@ -30,6 +30,12 @@ _TAIL = """
 """
 
 
+_DEEPEST = 100
+"""Modules in one another; real networks have a dozen."""
+_TAKEN = {"", *dir(nn.Module())}
+"""What nothing in a module can be called."""
+
+
 @dataclass
 class _Node:
     """A module: the tensors it holds itself, and the modules in it, by name."""
@@ -41,11 +47,14 @@ class _Node:
 def write_skeleton(state: Mapping[str, Tensor]) -> str:
     """Return a Python file with a class `Net` whose tensors are exactly those of the state, but for counters.
 
-    Names come from a file that nobody need trust: they are only ever identifiers or quoted text.
+    Names come from a file that nobody need trust: they are only ever identifiers or quoted text. Nothing is returned if
+    they are names that a network cannot have.
     """
     root = _Node()
     for name, value in state.items():
         *path, last = name.split(".")
+        if len(path) > _DEEPEST or any(part in _TAKEN for part in (*path, last)):
+            return ""
         node = root
         for part in path:
             node = node.modules.setdefault(part, _Node())

@@ -1,0 +1,131 @@
+"""Measure the presets `robust` against `paper`: one row for each preset, budget, rate and seed.
+
+    python -m benchmarks.robust --teacher trades.pt --data-folder CIFAR10 --out results/robust.json
+    python -m benchmarks.robust --teacher trades.pt --budget macs --rates 4 8 16 --set sparsity.allocation=lamp-macs
+
+Natural accuracy, PGD-20 and CW are of all test images (`--images`), AutoAttack of the first 1,000 (`--autoattack`).
+`wall_seconds` are from the start of the run to its last attack but AutoAttack, compilation included. Rows that the file
+has already are skipped, no run begins after `--minutes`, and a killed run goes on in its folder under `--runs`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pwoa
+from benchmarks.rows import Row, keep_rows, load_rows, one_line, option_parser, rounded
+from pwoa.evaluation.folder import OF_TEACHER
+from pwoa.progress import ConsoleProgress, Progress
+from pwoa.runs.folder import Result
+from pwoa.sweep.rows import epochs_of
+
+ATTACKS = ("natural", "pgd20", "cw")
+_SAME = ("dataset", "architecture", "teacher", "preset", "allocation", "budget", "rate", "seed", "epochs", "settings")
+"""What two rows of the same measurement have in common."""
+
+
+@one_line()
+def main(words: Sequence[str] | None = None, progress: Progress | None = None) -> None:
+    """Prune by every preset, rate and seed that has no row yet."""
+    options = _options(words)
+    keep_rows(rows(options, progress or ConsoleProgress()), options.out)
+
+
+def rows(options: argparse.Namespace, progress: Progress) -> Iterator[Row]:
+    """Yield a row for each run that the file does not have, as far as the time goes."""
+    began = time.monotonic()
+    present = [{key: row.get(key) for key in _SAME} for row in load_rows(options.out)] if options.out else []
+    for seed in options.seeds:
+        measured: Path | None = None  # of the teacher, by attacks of this seed
+        for preset in options.presets:
+            for rate in options.rates:
+                recipe = _recipe(options, preset, rate, seed)
+                about = _about(recipe, preset, options)
+                if about in present:
+                    continue
+                name = f"{preset}-{recipe.sparsity.budget}-{recipe.sparsity.allocation}-x{rate:g}-seed{seed}"
+                if time.monotonic() - began > 60 * options.minutes:
+                    progress.say(f"{options.minutes:g} minutes are over; stopped before {name}")
+                    return
+                start = time.monotonic()
+                result = pwoa.prune(
+                    recipe=recipe, folder=options.runs / name, teacher_evaluation=measured, progress=progress
+                )
+                wall = time.monotonic() - start
+                measured = measured or result.folder / OF_TEACHER
+                yield _row(about, result, wall, options, progress)
+
+
+def _recipe(options: argparse.Namespace, preset: str, rate: float, seed: int) -> pwoa.Recipe:
+    given = {"sparsity.rate": rate, "sparsity.budget": options.budget, "training.seed": seed}
+    given |= {"evaluation.attacks": ATTACKS, "evaluation.images": options.images}
+    given |= {"teacher.checkpoint": options.teacher} if options.teacher else {}
+    given |= {"data.folder": options.data_folder} if options.data_folder else {}
+    return pwoa.load_recipe(preset).with_settings(given).with_settings(options.settings)
+
+
+def _about(recipe: pwoa.Recipe, preset: str, options: argparse.Namespace) -> Row:
+    """Return what tells a row from the others."""
+    return {
+        "dataset": recipe.data.name,
+        "architecture": recipe.teacher.architecture,
+        "teacher": Path(recipe.teacher.checkpoint).stem,
+        "preset": preset,
+        "allocation": recipe.sparsity.allocation,
+        "budget": recipe.sparsity.budget,
+        "rate": recipe.sparsity.rate,
+        "seed": recipe.training.seed,
+        "epochs": epochs_of(recipe),
+        "settings": options.settings,
+    }
+
+
+def _row(about: Row, result: Result, wall: float, options: argparse.Namespace, progress: Progress) -> Row:
+    summary = result.summary
+    scores = pwoa.evaluate(
+        str(result.folder),
+        attacks="autoattack",
+        images=options.autoattack,
+        checks=False,
+        settings={"evaluation.strong": 0},
+        folder=result.folder / "autoattack",
+        progress=progress,
+    )
+    return {
+        **about,
+        "weights_rate": round(summary["rate"], 3),
+        "macs_rate": round(summary["macs_rate"], 3),
+        "example_free": summary["example_free"],
+        **rounded({name: summary["pruned"][name] for name in ATTACKS}),
+        **{f"teacher_{name}": value for name, value in rounded(summary["teacher"]).items() if name in ATTACKS},
+        "autoattack": round(scores["autoattack"], 2),
+        "n": summary["images"],
+        "n_autoattack": scores.images,
+        "training_seconds": round(summary["training_seconds"], 1),
+        "wall_seconds": round(wall, 1),
+        "device": summary["device"],
+    }
+
+
+def _options(words: Sequence[str] | None) -> argparse.Namespace:
+    parser = option_parser(__doc__)
+    parser.set_defaults(out=Path("runs/robust/rows.json"))
+    parser.add_argument("--presets", nargs="+", default=["cifar10-robust"], help="as cifar10-robust cifar10")
+    parser.add_argument("--teacher", help="the robust teacher (default: the preset's)")
+    parser.add_argument("--rates", type=float, nargs="+", default=[4.0, 8.0, 16.0, 64.0, 100.0])
+    parser.add_argument("--budget", choices=["weights", "macs"], default="weights", help="what the rate counts")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    parser.add_argument("--images", type=int, default=0, help="of all attacks but AutoAttack; 0 is all")
+    parser.add_argument("--autoattack", type=int, default=1000, help="images of AutoAttack")
+    parser.add_argument("--data-folder", help="the data set's official files")
+    parser.add_argument("--set", action="append", default=[], dest="settings", metavar="SECTION.KEY=VALUE")
+    parser.add_argument("--minutes", type=float, default=60.0, help="no run begins after this time")
+    parser.add_argument("--runs", type=Path, default=Path("runs/robust"))
+    return parser.parse_args(words)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,105 @@
+"""The verb for the paper's tables and figures: reproduce."""
+
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from pwoa.cli.options import SetOption, print_table, say
+from pwoa.errors import InputError, counted, one_line
+
+
+def reproduce(
+    names: Annotated[
+        list[str] | None, typer.Argument(metavar="[TABLE|FIGURE]...", help="Without any, they are listed.")
+    ] = None,
+    scale: Annotated[
+        str, typer.Option(help="paper: its epochs; short: fewer; quick: a rehearsal on the embedded data.")
+    ] = "paper",
+    out: Annotated[Path, typer.Option("--out", help="The folder of runs, rows, tables and figures.")] = Path(
+        "runs/paper"
+    ),
+    results: Annotated[
+        Path, typer.Option("--results", help="A folder with rows of earlier runs (paper.json), which count as done.")
+    ] = Path("results"),
+    drawn_from: Annotated[
+        Path | None, typer.Option("--from", help="Run nothing: draw all from the rows in this folder.")
+    ] = None,
+    collect: Annotated[bool, typer.Option("--collect", help="Add the rows of finished runs to --results.")] = False,
+    teachers: Annotated[
+        Path | None, typer.Option("--teachers", help="A folder with the teachers' checkpoints, by name.")
+    ] = None,
+    train_teachers: Annotated[
+        bool, typer.Option("--train-teachers", help="Train the teachers that are not there.")
+    ] = False,
+    minutes: Annotated[
+        float | None, typer.Option(help="Stop after so many minutes; the same command goes on later.")
+    ] = None,
+    on: Annotated[str, typer.Option("--on", help="local: this machine's devices; ray: a Ray cluster.")] = "local",
+    jobs: Annotated[
+        int, typer.Option(min=0, help="Runs at a time on this machine; 0 is one for each GPU, or one.")
+    ] = 0,
+    address: Annotated[str | None, typer.Option(help="Where the Ray cluster is, as HOST:6379 or auto.")] = None,
+    retries: Annotated[int, typer.Option(min=0, help="How often a run that was killed is started again.")] = 2,
+    settings: SetOption = None,
+) -> None:
+    """Reproduce the tables and figures of the paper, beside its own numbers.
+
+    Example: [bold]pwoa reproduce[/bold] (lists them, with what is done and what the rest will take)
+
+    Example: [bold]pwoa reproduce ablation-mnist --scale quick[/bold]
+
+    Example: [bold]pwoa reproduce ablation-cifar10 --scale short --teachers TEACHERS --minutes 9[/bold]
+    """
+    from pwoa import paper as library
+    from pwoa.progress import ConsoleProgress
+
+    if not names and drawn_from is None and not collect:
+        _list(library, scale, out, results, teachers)
+        return
+    if drawn_from is not None and not drawn_from.is_dir():
+        raise InputError(f"--from {drawn_from} is no folder; give one with rows, as results")
+    found = library.reproduce(
+        names or (),
+        out,
+        scale=scale,
+        results=drawn_from or results,
+        teachers=teachers,
+        train_teachers=train_teachers,
+        settings=settings or (),
+        collect=collect,
+        draw_only=drawn_from is not None or not names,
+        on=on,
+        jobs=jobs,
+        address=address,
+        retries=retries,
+        minutes=minutes,
+        progress=ConsoleProgress(),
+    )
+    for name in names or ():
+        say(f"\n{found.tables[name].markdown()}")
+    say(f"{counted(len(found.files), 'file')} of tables and figures: {out}")
+    if found.failed:
+        failed = f"{counted(len(found.failed), 'run')} failed; see the .log files in {out / 'runs'}"
+        print(f"error: {one_line(failed)}", file=sys.stderr)
+        raise typer.Exit(1)
+
+
+def _list(library: Any, scale: str, out: Path, results: Path, teachers: Path | None) -> None:
+    """Print how far each table and figure has come."""
+    from rich.table import Table
+
+    states, rates = library.list_plans((), out, scale=scale, results=results, teachers=teachers)
+    table = Table(title=f"The paper's tables and figures, scale {scale}", title_justify="left")
+    for column in ("name", "what it is", "measured", f"the rest, on {rates.where}"):
+        table.add_column(column, no_wrap=column != "what it is")
+    for state in states:
+        cells = len(state.plan.cells)
+        rest = library.time_text(state.seconds) if state.done < cells else ""
+        done = f"{state.done} of {cells}" if cells else "nothing to run"
+        table.add_row(state.plan.name, state.plan.title, done, rest)
+    print_table(table)
+    say("A run that several of them share counts in each.")
+    if missing := dict.fromkeys(name for state in states for name in state.missing):
+        say(f"Teachers that are not there: {', '.join(missing)}; give --teachers FOLDER, or --train-teachers.")

@@ -1,0 +1,104 @@
+"""The paper's figures: accuracy over the rate or the training time, and the HSIC plane."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from pwoa.paper.plan import Cell, Plan, published_row
+from pwoa.paper.rows import Row
+from pwoa.paper.tables import Found, find
+from pwoa.report.plots import Line, line_panels
+
+FORMATS = ("svg", "png")
+
+
+def draw(plan: Plan, rows: Sequence[Row], plane: Sequence[Row], folder: Path) -> list[Path]:
+    """Draw a figure in every format; nothing if no point of it is measured."""
+    panels = _plane(plan, plane) if plan.show == "plane" else _curves(plan, rows)
+    if not any(not line.published for lines in panels.values() for line in lines.values()):
+        return []
+    labels = {"rate": "pruning rate", "training_seconds": "training, s", "": "HSIC(X, Z)"}
+    y = "HSIC(Y, Z)" if plan.show == "plane" else _measure(plan, rows)
+    files = [folder / f"{plan.name}.{ending}" for ending in FORMATS]
+    for file in files:
+        line_panels(panels, file, x=labels[plan.x], y=y, title=plan.title, doubling=plan.x == "rate")
+    return files
+
+
+def _measure(plan: Plan, rows: Sequence[Row]) -> str:
+    attacks = {found.strongest for cell in plan.cells if (found := find(rows, plan.name, cell))}
+    return "under AutoAttack, %" if attacks == {"autoattack"} else "under the strongest attack, %"
+
+
+def _curves(plan: Plan, rows: Sequence[Row]) -> dict[str, dict[str, Line]]:
+    """Return for each data set and network a line for each method, and for the paper's numbers."""
+    panels: dict[str, dict[str, Line]] = {}
+    for panel, cells in _panels(plan).items():
+        lines: dict[str, Line] = {}
+        for name in dict.fromkeys(map(_name, cells)):
+            own = [cell for cell in cells if _name(cell) == name]
+            found = [(cell, one) for cell in own if (one := find(rows, plan.name, cell)) and _accuracy(one) is not None]
+            if found:
+                words = [f"{cell.key.mix:g}" for cell, _ in found] if plan.x == "training_seconds" else []
+                x = [_x(plan.x, cell, one) for cell, one in found]
+                lines[name] = Line(x, [_accuracy(one) or 0.0 for _, one in found], words)
+            if published := _published(plan, own):
+                lines[f"{name}, paper"] = published
+        panels[panel] = lines
+    return {panel: lines for panel, lines in panels.items() if any(not line.published for line in lines.values())}
+
+
+def _published(plan: Plan, cells: Sequence[Cell]) -> Line | None:
+    """Return the paper's own points over the rate; its times are those of another device."""
+    points = [(cell.paper.rate, published_row(plan.name, cell.paper).get("autoattack")) for cell in cells]
+    known = [(rate, value) for rate, value in points if value is not None]
+    if plan.x != "rate" or not known or any(cell.key != cell.paper for cell in cells):
+        return None
+    return Line([rate for rate, _ in known], [value for _, value in known], published=True)
+
+
+def _plane(plan: Plan, plane: Sequence[Row]) -> dict[str, dict[str, Line]]:
+    """Return for each data set the way of each objective through the plane; its ends have words."""
+    panels: dict[str, dict[str, Line]] = {}
+    for panel, cells in _panels(plan).items():
+        for cell in cells:
+            own = [row for row in plane if (row["table"], row["run"]) == (plan.name, cell.run)]
+            own = own or [row for row in plane if _is_of(row, plan, cell)]
+            if own:
+                words = ["teacher" if row["stage"] == "start" else "" for row in own[:-1]] + ["end"]
+                line = Line([row["hsic_x"] for row in own], [row["hsic_y"] for row in own], words)
+                panels.setdefault(panel, {})[str(cell.key.objective)] = line
+    return panels
+
+
+def _is_of(row: Row, plan: Plan, cell: Cell) -> bool:
+    key = cell.key
+    own = (plan.name, key.dataset, key.teacher, key.objective, key.rate)
+    return own == tuple(row.get(name) for name in ("table", "dataset", "teacher", "objective", "rate"))
+
+
+def _panels(plan: Plan) -> dict[str, list[Cell]]:
+    """Group the cells of a figure by data set and teacher; a Lite network stands beside what it is compared with."""
+    panels: dict[str, list[Cell]] = {}
+    for cell in plan.cells:
+        title = cell.key.teacher or next(reversed(panels), "Lite")
+        panels.setdefault(title, []).append(cell)
+    return panels
+
+
+def _name(cell: Cell) -> str:
+    key = cell.key
+    if key.teacher is None:
+        return "Lite, trained from scratch"
+    names = {"CE": "naive (CE)", "distillation + HSIC": "PwoA"}
+    return names.get(str(key.objective), str(key.objective)) if key.method == "pwoa" else key.method
+
+
+def _x(axis: str, cell: Cell, found: Found) -> float:
+    if axis == "rate":
+        return cell.key.rate
+    times = [row["training_seconds"] for row in found.rows]
+    return float(sum(times) / len(times))
+
+
+def _accuracy(found: Found) -> float | None:
+    return found.values.get(found.strongest)

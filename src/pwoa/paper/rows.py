@@ -1,0 +1,236 @@
+"""Rows: what the runs of the plans found, flat, and what earlier results hold that fits a cell."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from pwoa.errors import InputError
+from pwoa.paper.plan import ATTACKS, TEACHER, Cell, Key, Plan, find_teacher, known_teachers, published_row
+from pwoa.recipe import recorded_recipe, records_recipe
+from pwoa.runs.folder import Run
+from pwoa.storage.folder import RESULT, Folder
+from pwoa.storage.reading import read_json
+from pwoa.sweep.rows import accuracies, epochs_of
+
+ROWS, PLANE = "paper.json", "paper-hsic.json"
+"""What the files of rows, and of the points of the HSIC plane, are called."""
+
+Row = dict[str, Any]
+
+
+def is_finished(folder: Path, cell: Cell) -> bool:
+    """Tell whether the run of a cell has ended in the folder of the runs; the folder of another run is an error."""
+    place = folder / cell.run
+    if not records_recipe(place) or not Run(place).finished:
+        return False
+    if changed := recorded_recipe(place).differences(cell.recipe):
+        raise InputError(f"{place} holds another run ({', '.join(changed)}); choose another --out")
+    return True
+
+
+def row_of(plan: str, cell: Cell, scale: str, folder: Path) -> Row:
+    """Return the row of a run that has ended."""
+    recipe, result = recorded_recipe(folder / cell.run), Run(folder / cell.run).read_json(RESULT)
+    try:
+        found = accuracies(result)
+        fewer = result.get("fewer", {})
+        return {
+            **_head(plan, cell, recipe.training.seed, epochs_of(recipe)),
+            **_measured(found, result["images"], fewer),
+            "paper_autoattack": published_row(plan, cell.paper).get("autoattack"),
+            "training_seconds": round(result["training_seconds"], 1),
+            "evaluation_seconds": round(result.get("evaluation_seconds", 0.0), 1),
+            "parameters": result.get("parameters"),
+            "overall_rate": result.get("overall_rate"),
+            "macs_rate": result.get("macs_rate"),
+            "device": result["device"],
+            "scale": scale,
+            "run": cell.run,
+        }
+    except (LookupError, TypeError, AttributeError):
+        raise InputError(
+            f"{folder / cell.run / RESULT} is damaged; remove {folder / cell.run} to run it again"
+        ) from None
+
+
+def teacher_row(plan: str, cell: Cell, scale: str, evaluation: Path) -> Row:
+    """Return the row of the dense teacher of a cell, from the folder of its evaluation."""
+    key, paper = dense_key(cell.key), dense_key(cell.paper)
+    dense = Cell(paper, key, str(key.teacher), cell.recipe)
+    result = _Evaluation(evaluation).read_json(RESULT)
+    try:
+        found = {row["attack"]: row["accuracy"] for row in result["attacks"]}
+        fewer = {row["attack"]: row["images"] for row in result["attacks"]}
+        return {
+            **_head(plan, dense, cell.recipe.seeded_evaluation().seed, "0"),
+            **_measured(found, result["images"], fewer),
+            "paper_autoattack": published_row("pretrained", paper).get("autoattack"),
+            "training_seconds": 0.0,
+            "evaluation_seconds": round(sum(row["seconds"] or 0.0 for row in result["attacks"]), 1),
+            "overall_rate": 1.0,
+            "macs_rate": 1.0,
+            "device": result["device"],
+            "scale": scale,
+            "run": dense.run,
+            "fingerprint": result["model"][:12],
+        }
+    except (LookupError, TypeError, AttributeError):
+        raise InputError(f"{evaluation / RESULT} is damaged; remove {evaluation} to measure it again") from None
+
+
+class _Evaluation(Folder):
+    kind = "evaluation"
+
+
+def dense_key(key: Key) -> Key:
+    """Return the line of a line's teacher."""
+    return Key(key.dataset, key.architecture, key.teacher, TEACHER, None, 1.0, 0.0)
+
+
+def _head(plan: str, cell: Cell, seed: int, epochs: str) -> Row:
+    key = cell.key
+    return {
+        "table": plan,
+        "dataset": key.dataset,
+        "architecture": key.architecture,
+        "teacher": key.teacher,
+        "method": key.method,
+        "objective": key.objective,
+        "rate": key.rate,
+        "mix": key.mix,
+        "seed": seed,
+        "epochs": epochs,
+    }
+
+
+def _measured(found: Mapping[str, float], images: int, fewer: Mapping[str, int]) -> Row:
+    """Return the accuracies of a row; those of the attack `strong` only where there is no AutoAttack."""
+    row: Row = {attack: _rounded(found.get(attack)) for attack in ATTACKS}
+    row |= {"n": images, "n_autoattack": fewer.get("autoattack", images) if "autoattack" in found else None}
+    if "autoattack" not in found and "strong" in found:
+        row |= {"strong": _rounded(found["strong"]), "n_strong": fewer.get("strong", images)}
+    return row
+
+
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else round(value, 2)
+
+
+def plane_rows(plan: str, cell: Cell, folder: Path) -> list[Row]:
+    """Return the points of a run in the HSIC plane, the teacher's own first, epoch by epoch."""
+    key, rows = cell.key, list[Row]()
+    for line in Run(folder / cell.run).metrics():
+        for point in (line.get("start", {}), line):
+            if {"hsic_x_last", "hsic_y_last"} <= point.keys():
+                head: Row = {"table": plan, "dataset": key.dataset, "architecture": key.architecture}
+                head |= {"teacher": key.teacher, "objective": key.objective, "rate": key.rate, "run": cell.run}
+                where = {"stage": line["stage"] if point is line else "start", "epoch": line["epoch"]}
+                rows.append({**head, **where, "hsic_x": point["hsic_x_last"], "hsic_y": point["hsic_y_last"]})
+    return rows
+
+
+def load_rows(path: Path) -> list[Row]:
+    """Read the flat rows of a file; none if it is not there."""
+    if not path.is_file():
+        return []
+    rows = read_json(path)
+    if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
+        raise InputError(f"{path} holds no rows; repair it or choose another folder")
+    return rows
+
+
+def merged(before: Iterable[Row], new: Iterable[Row]) -> list[Row]:
+    """Return rows with new ones added; of a table and run there is one row, the new one."""
+
+    def which(row: Row) -> tuple[Any, ...]:
+        return tuple(row.get(key) for key in ("table", "run", "teacher", "scale", "seed", "stage", "epoch"))
+
+    return list({which(row): row for row in (*before, *new)}.values())
+
+
+def fits(row: Mapping[str, Any], key: Key) -> bool:
+    """Tell whether a row is of a line."""
+    own = ("dataset", "architecture", "teacher", "method", "objective", "rate", "mix")
+    return all(row.get(name) == getattr(key, name) for name in own)
+
+
+def other_rows(folder: Path, plans: Sequence[Plan]) -> list[Row]:
+    """Return what the other files of results hold that fits a cell of the plans."""
+    found = [*_mnist_rate4(folder), *_ablations(folder), *_competition(folder), *_teachers(folder)]
+    rows = []
+    for plan in plans:
+        keys = [cell.key for cell in plan.cells]
+        keys += [dense_key(key) for key in keys if key.teacher]
+        rows += [{"table": plan.name, **row} for row in found if any(fits(row, key) for key in keys)]
+    return rows
+
+
+def _mnist_rate4(folder: Path) -> list[Row]:
+    objectives = {"ce": "CE", "pwoa": "distillation + HSIC", "teacher": None}
+    rows = []
+    for row in load_rows(folder / "mnist-rate4.json"):
+        dense = row["model"] == "teacher"
+        rows.append(
+            _of_mnist(row, objectives[row["model"]], row["rate"], "0" if dense else "50+20", 10000)
+            | {"source": "mnist-rate4.json"}
+        )
+    return rows
+
+
+def _ablations(folder: Path) -> list[Row]:
+    rows = []
+    for row in load_rows(folder / "ablations.json"):
+        objective = str(row["label"]).partition("objective ")[2] or None
+        rows.append(_of_mnist(row, objective, row["rate"], row["epochs"], row["n"]) | {"source": "ablations.json"})
+    return rows
+
+
+def _competition(folder: Path) -> list[Row]:
+    mine = [row for row in load_rows(folder / "competition.json") if row["dataset"] == "mnist" and not row["mix"]]
+    names = {"pwoa": "distillation + HSIC", TEACHER: None}
+    return [
+        _of_mnist(row, names[row["method"]], row["rate"], row["epochs"], row["n"]) | {"source": "competition.json"}
+        for row in mine
+        if row["method"] in names and row.get("allocation", "uniform") == "uniform"
+    ]
+
+
+def _of_mnist(row: Row, objective: str | None, rate: float, epochs: str, n: int) -> Row:
+    key = Key("mnist", "lenet", "lenet-mnist-pgd-at", "pwoa" if objective else TEACHER, objective, rate, 0.0)
+    return {
+        **_line(key),
+        **{attack: row.get(attack) for attack in ATTACKS},
+        "seed": row["seed"],
+        "epochs": epochs,
+        "n": n,
+        "n_autoattack": row.get("n_autoattack"),
+        "training_seconds": row.get("seconds"),
+        "device": row["device"],
+    }
+
+
+def _teachers(folder: Path) -> list[Row]:
+    rows = []
+    names = {"lenet-mnist-linf-0.3": "lenet-mnist-pgd-at"} | {name: name for name in known_teachers()}
+    for row in load_rows(folder / "teachers.json"):
+        if (name := names.get(row["name"])) and name != "resnet18-cifar10-natural":
+            teacher = find_teacher(name)
+            rows.append(
+                {
+                    **_line(Key(teacher.data, teacher.architecture, name, TEACHER, None, 1.0, 0.0)),
+                    **{attack: row.get(attack) for attack in ATTACKS},
+                    "seed": row.get("seed", 0),
+                    "epochs": "0",
+                    "n": row.get("images", 10000),
+                    "n_autoattack": row.get("n_autoattack"),
+                    "training_seconds": 0.0,
+                    "device": row["device"],
+                    "source": "teachers.json",
+                }
+            )
+    return rows
+
+
+def _line(key: Key) -> Row:
+    own = ("dataset", "architecture", "teacher", "method", "objective", "rate", "mix")
+    return {name: getattr(key, name) for name in own}

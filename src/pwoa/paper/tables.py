@@ -1,0 +1,257 @@
+"""Tables with the paper's number beside ours, in Markdown, LaTeX and HTML."""
+
+import html
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pwoa.attacks.registry import attack_label
+from pwoa.evaluation.scores import wilson
+from pwoa.methods import find_method
+from pwoa.paper.plan import ATTACKS, TEACHER, Cell, Key, Plan, packaged, published_row
+from pwoa.paper.rows import Row, dense_key, fits
+from pwoa.recipe import flat, load_recipe
+from pwoa.sweep.rows import epochs_of
+
+_ESCAPES = {"&": r"\&", "%": r"\%", "_": r"\_", "#": r"\#", "×": r"$\times$", "−": "$-$", "±": r"$\pm$"}
+_ESCAPES |= {"λ": r"$\lambda$", "τ": r"$\tau$", "†": r"$^\dagger$", "…": r"\ldots{}"}
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table as text: a title, the heads of its columns, its lines, and notes below."""
+
+    title: str
+    head: tuple[str, ...]
+    lines: tuple[tuple[str, ...], ...]
+    notes: tuple[str, ...] = ()
+
+    def markdown(self) -> str:
+        """Write the table as Markdown."""
+        lines = [self.head, ["---"] * len(self.head), *self.lines]
+        rows = "\n".join("| " + " | ".join(cell.replace("|", r"\|") for cell in line) + " |" for line in lines)
+        return f"## {self.title}\n\n{rows}\n" + "".join(f"\n{note}\n" for note in self.notes)
+
+    def latex(self) -> str:
+        """Write the table as LaTeX, which needs no package."""
+        rows = " \\\\\n".join(" & ".join(map(_latex, line)) for line in self.lines)
+        notes = "".join(f"\\par {_latex(note)}\n" for note in self.notes)
+        return (
+            f"\\begin{{table}}\n\\caption{{{_latex(self.title)}}}\n"
+            f"\\begin{{tabular}}{{{'l' * len(self.head)}}}\n\\hline\n"
+            f"{' & '.join(map(_latex, self.head))} \\\\\n\\hline\n{rows} \\\\\n\\hline\n\\end{{tabular}}\n{notes}"
+            "\\end{table}\n"
+        )
+
+    def html(self) -> str:
+        """Write the table as a whole page of HTML."""
+        cells = [[html.escape(cell) for cell in line] for line in self.lines]
+        body = "\n".join("<tr>" + "".join(f"<td>{cell}</td>" for cell in line) + "</tr>" for line in cells)
+        head = "".join(f"<th>{html.escape(cell)}</th>" for cell in self.head)
+        notes = "".join(f"<p>{html.escape(note)}</p>\n" for note in self.notes)
+        title = html.escape(self.title)
+        return (
+            f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{title}</title>\n'
+            f"<style>{_STYLE}</style></head>\n<body><h2>{title}</h2>\n<table>\n<tr>{head}</tr>\n{body}\n</table>\n{notes}</body></html>\n"
+        )
+
+
+_STYLE = (
+    "body{font:15px/1.45 system-ui,sans-serif;margin:2em;color:#222}table{border-collapse:collapse}"
+    "th,td{padding:.25em .7em;text-align:right;border-bottom:1px solid #ddd;white-space:nowrap}"
+    "th{border-bottom:2px solid #888}td:first-child,th:first-child{text-align:left}"
+)
+
+
+def _latex(text: str) -> str:
+    return "".join(_ESCAPES.get(letter, letter) for letter in text)
+
+
+@dataclass(frozen=True)
+class Found:
+    """What there is for a line: the mean over the seeds, and the rows it is of.
+
+    to_scale: whether they were trained for another number of epochs than the paper's, or are on other data.
+    """
+
+    values: Mapping[str, float | None]
+    rows: tuple[Row, ...]
+    to_scale: bool
+
+    @property
+    def strongest(self) -> str:
+        """The attack that ends the line: AutoAttack, or the one that stands in for it."""
+        return "autoattack" if self.values.get("autoattack") is not None else "strong"
+
+
+def find(rows: Sequence[Row], table: str, cell: Cell) -> Found | None:
+    """Return the best that the rows have for a line: the longest training, then the most images."""
+    own = [row for row in rows if row["table"] == table and fits(row, cell.key)]
+    groups: dict[tuple[str, Any, Any], list[Row]] = {}
+    for row in own:
+        groups.setdefault((row["epochs"], row["n"], row.get("source")), []).append(row)
+    if not groups:
+        return None
+    whole = cell.key == cell.paper
+    paper = "0" if cell.key.method == TEACHER else _paper_epochs(cell)
+    best = max(groups, key=lambda which: (which[2] is None, _total(which[0]), _known(groups[which]), which[1]))
+    chosen = groups.pop(best)
+    values = _values(chosen)
+    if cell.key.method == TEACHER:  # which is the same network wherever it was measured
+        for others in groups.values():
+            more = {attack: value for attack, value in _values(others).items() if values[attack] is None}
+            chosen += others if any(value is not None for value in more.values()) else []
+            values |= more
+    return Found(values, tuple(chosen), not whole or best[0] != paper)
+
+
+def _values(rows: Sequence[Row]) -> dict[str, float | None]:
+    return {attack: _mean([row.get(attack) for row in rows]) for attack in (*ATTACKS, "strong")}
+
+
+def _paper_epochs(cell: Cell) -> str:
+    """Return the epochs that the paper has for a line; the presets are its parameters."""
+    method = find_method(cell.paper.method)
+    if not method.prunes:
+        return "100"
+    name = cell.paper.dataset if method.name == "pwoa" else f"{cell.paper.dataset}-{method.name}"
+    return epochs_of(load_recipe(name))
+
+
+def _total(epochs: str) -> int:
+    return sum(int(part) for part in str(epochs).split("+"))
+
+
+def _known(rows: Sequence[Row]) -> int:
+    return sum(row.get(attack) is not None for row in rows for attack in ATTACKS)
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return statistics.mean(known) if known else None
+
+
+def table_of(plan: Plan, rows: Sequence[Row]) -> Table:
+    """Return the table of a plan: a line for each cell, measured or not, headed by its teachers."""
+    if plan.show == "parameters":
+        return parameters()
+    found = {cell: find(rows, plan.name, cell) for cell in plan.cells}
+    dense = {cell: find(rows, plan.name, _dense(cell)) for cell in plan.cells if cell.key.teacher}
+    attacks = [attack for attack in ATTACKS if plan.name != "apd" or attack in ("natural", "pgd10", "autoattack")]
+    lines, shown = [], set[Key]()
+    for cell in plan.cells:
+        teacher = dense.get(cell)
+        if not cell.measures and teacher and dense_key(cell.key) not in shown:
+            shown.add(dense_key(cell.key))
+            lines.append(_line(plan.name, _dense(cell), teacher, None, attacks))
+        lines.append(_line(plan.name, cell, found[cell], teacher, attacks))
+    head = ["", *(f"{attack_label(attack)}" for attack in attacks), "95 % interval", "of the teacher's", "epochs"]
+    head += ["training", "run"]
+    return Table(plan.title, tuple(head), tuple(lines), _notes(plan, [*found.values(), *dense.values()]))
+
+
+def _dense(cell: Cell) -> Cell:
+    return Cell(dense_key(cell.paper), dense_key(cell.key), str(cell.key.teacher), cell.recipe)
+
+
+def _line(
+    table: str, cell: Cell, found: Found | None, teacher: Found | None, attacks: Sequence[str]
+) -> tuple[str, ...]:
+    dense = cell.key.method == TEACHER
+    paper = published_row("pretrained" if dense else table, cell.paper) if _comparable(cell) else {}
+    values = found.values if found else {}
+    cells = [_name(cell.key if dense else cell.paper) + (" †" if found and found.to_scale else "")]
+    for attack in attacks:
+        own = values.get(attack)
+        if attack == "autoattack" and own is None:
+            own = values.get("strong")
+        cells.append(_cell(own, paper.get(attack)))
+    interval = seconds = runs = epochs = ""
+    if found:
+        interval = _interval(found)
+        epochs = str(found.rows[0]["epochs"]) if not dense else ""
+        times = [row["training_seconds"] for row in found.rows if row.get("training_seconds")]
+        seconds = f"{statistics.mean(times):,.0f} s" if times else ""
+        runs = ", ".join(dict.fromkeys(str(row.get("run") or row.get("source")) for row in found.rows))
+    if paper.get("hours"):
+        seconds = f"{seconds} ({paper['hours']:g} h)".strip()
+    kept = "" if dense else _retention(found, teacher, paper, cell.paper)
+    return (*cells, interval, kept, epochs, seconds, runs)
+
+
+def _comparable(cell: Cell) -> bool:
+    """Tell whether a line is of the paper's data, or a part of it: in a rehearsal, most are not."""
+    return cell.key.dataset.partition("-")[0] == cell.paper.dataset
+
+
+def _name(key: Key) -> str:
+    """Name a line as the paper's tables do."""
+    if key.method == TEACHER:
+        return f"{key.teacher} (dense)"
+    what = key.objective if key.method == "pwoa" else key.method
+    mix = f", mix {key.mix:g}" if key.mix and key.teacher else ""
+    return f"{key.rate:g}×: {what}{mix}" + ("" if key.teacher else f" ({key.architecture}-Lite)")
+
+
+def _cell(here: float | None, paper: float | None) -> str:
+    """Write an accuracy, and in brackets the paper's and the difference."""
+    if here is None:
+        return "" if paper is None else f"({paper:.2f})"
+    if paper is None:
+        return f"{here:.2f}"
+    return f"{here:.2f} ({paper:.2f}, {here - paper:+.2f})".replace("-", "−")
+
+
+def _interval(found: Found) -> str:
+    """Write Wilson's interval of the strongest attack's accuracy, over the images of one run."""
+    attack = found.strongest
+    accuracy = found.values.get(attack)
+    if accuracy is None:
+        return ""
+    row = next(row for row in found.rows if row.get(attack) is not None)
+    n = row.get(f"n_{attack}") or row["n"]
+    low, high = wilson(round(accuracy * n / 100), n)
+    return f"{low:.1f}…{high:.1f}"
+
+
+def _retention(found: Found | None, teacher: Found | None, paper: Mapping[str, Any], key: Key) -> str:
+    """Write how much of the teacher's robust accuracy is kept, here and in brackets in the paper."""
+    here = ""
+    if found and teacher:
+        own, whole = found.values.get(found.strongest), teacher.values.get(found.strongest)
+        here = f"{100 * own / whole:.0f} %" if own is not None and whole else ""
+    robust, dense = paper.get("autoattack"), published_row("pretrained", dense_key(key)).get("autoattack")
+    return f"{here} ({100 * robust / dense:.0f} %)".strip() if robust is not None and dense else here
+
+
+def _notes(plan: Plan, found: Sequence[Found | None]) -> tuple[str, ...]:
+    there = [one for one in found if one]
+    notes = ["Accuracy in percent; in brackets the paper's, and the difference. The interval is of the last attack."]
+    if any(one.to_scale for one in there):
+        notes.append("† to scale: other epochs, or other data, than the paper's.")
+    if not all(map(_comparable, plan.cells)):
+        notes.append("A rehearsal on other data than the paper's, so its numbers are left out.")
+    if any(one.values.get("autoattack") is None and one.values.get("strong") is not None for one in there):
+        notes.append("Where AutoAttack was not run, its column has strong: APGD-CE and APGD-T.")
+    n = sorted({row.get("n_autoattack") or 0 for one in there for row in one.rows} - {0})
+    if n:
+        notes.append(f"AutoAttack on the first {' or '.join(f'{count:,}' for count in n)} test images.")
+    if plan.label:
+        notes.append(f"In the paper: {plan.label}.")
+    return tuple(notes)
+
+
+def parameters() -> Table:
+    """Return the paper's parameters beside those of the presets."""
+    presets = [flat(load_recipe(name)) for name in ("mnist", "cifar10", "cifar100")]
+    lines, notes = [], []
+    for row in packaged("parameters.toml")["row"]:
+        own = [str(preset[row["setting"]]) for preset in presets]
+        mark = " †" if "note" in row else ""
+        lines.append(
+            (row["name"] + mark, f"{row['setting']}", *(f"{a} ({b})" for a, b in zip(own, row["paper"], strict=True)))
+        )
+        notes += [f"† {row['name']}: {row['note']}."] if mark else []
+    head = ("", "setting", "MNIST", "CIFAR-10", "CIFAR-100")
+    return Table("Parameters of the presets (in brackets the paper's)", head, tuple(lines), tuple(notes))

@@ -1,0 +1,75 @@
+"""Where the teachers of the plans are: embedded, in a folder by name, or trained when asked."""
+
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from pwoa.errors import InputError
+from pwoa.models.checkpoints.folder import WEIGHTS
+from pwoa.paper.plan import find_teacher
+from pwoa.recipe import load_recipe
+from pwoa.storage.folder import RESULT
+from pwoa.storage.reading import open_file
+from pwoa.sweep.grid import Point
+
+_ENDINGS = ("", ".safetensors", ".pt", ".pth")
+
+
+class Teachers:
+    """The teachers in a folder of the user's, and those that were trained in the folder of the runs.
+
+    A teacher NAME is the file NAME.safetensors, NAME.pt or NAME.pth, or the run or model folder NAME.
+    """
+
+    def __init__(self, given: Path | None, trained: Path, known: Iterable[Mapping[str, Any]] = ()) -> None:
+        if given is not None and not given.is_dir():
+            raise InputError(f"--teachers {given} is no folder; give the one that holds the teachers' files, by name")
+        self._given, self.trained = given, trained
+        self._hashes = {str(row["name"]): str(row["sha256"]) for row in known if row.get("sha256")}
+
+    def find(self, name: str) -> Path | None:
+        """Return the checkpoint of a teacher; None if there is none."""
+        if find_teacher(name).checkpoint:
+            return Path(find_teacher(name).checkpoint)
+        for folder in filter(None, (self._given, self.trained)):
+            for ending in _ENDINGS:
+                path = folder / f"{name}{ending}"
+                if path.is_file() or (path / WEIGHTS).is_file():
+                    return path if folder == self._given or (path / RESULT).is_file() else None
+        return None
+
+    def where(self, name: str) -> str:
+        """Return the checkpoint of a teacher, or where it would be."""
+        return str(self.find(name) or self.trained / name)
+
+    def missing(self, names: Iterable[str]) -> list[str]:
+        """Return those of the teachers that are not there."""
+        return [name for name in dict.fromkeys(names) if self.find(name) is None]
+
+    def notes(self, names: Iterable[str]) -> list[str]:
+        """Tell which of the teachers are not the ones whose hash is known from earlier results."""
+        found = []
+        for name in dict.fromkeys(names):
+            path, expected = self.find(name), self._hashes.get(name)
+            if path is None or expected is None or find_teacher(name).checkpoint:
+                continue
+            if (own := _hash(path / WEIGHTS if path.is_dir() else path)) != expected:
+                found.append(
+                    f"{path} is another teacher than the one of the results "
+                    f"(sha256 {own[:12]}…, there {expected[:12]}…); its numbers belong to it alone"
+                )
+        return found
+
+
+def training_points(names: Sequence[str], settings: Sequence[str]) -> list[Point]:
+    """Return the trainings of teachers, as points of a sweep."""
+    return [Point(name, name, load_recipe(find_teacher(name).recipe).with_settings(settings)) for name in names]
+
+
+def _hash(path: Path) -> str:
+    digest = hashlib.sha256()
+    with open_file(path) as file:
+        while part := file.read(1 << 20):
+            digest.update(part)
+    return digest.hexdigest()

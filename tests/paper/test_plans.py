@@ -1,0 +1,171 @@
+"""The plans: their cells, the paper's own numbers beside them, and what a scale makes of them."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+
+import pytest
+
+from pwoa.errors import InputError
+from pwoa.methods import find_method
+from pwoa.paper.cost import Rates, time_text
+from pwoa.paper.plan import ATTACKS, ORDER, SCALES, Plan, choose, load_plan, published, published_row
+from pwoa.paper.tables import parameters, table_of
+from pwoa.paper.teachers import Teachers, training_points
+from pwoa.recipe import load_recipe
+from tests.paper.tex import numbers_of
+
+PAPER = Path(__file__).parents[3] / "shared" / "paper" / "pwoa-paper.tex"
+EXCERPT = r"""
+\begin{table}
+    \label{tab:overall-cifar10}
+        PR & $\celoss$ & $\kdloss$ & $\hbarloss$  & Natural & FGSM & PGD$^{10}$ & PGD$^{20}$ & CW & AA \\
+        \multirow{4}{*}{16$\times$}
+            & \checkmark &&& 92.87 & 20.95 & 0.00 & 0.00 & 0.00 & 0.00 \\
+            & \checkmark && \checkmark & \textbf{93.14} & 29.88 & 0.84 & 0.11 & 0.04 & 0.00 \\
+            &&\checkmark && 88.30 & 60.77 & 48.80 & 46.32 & 45.76 & 42.01 \\
+            &&\checkmark & \checkmark & 88.51 & \textbf{61.52} & \textbf{49.68} & \textbf{47.19} & 47.01 & 43.33\\
+\end{table}
+\begin{table}
+    \label{tab:compare-cifar100}
+        PR & Methods & Natural & FGSM & PGD$^{10}$ & PGD$^{20}$ & CW & AA & TT \\
+        \multirow{3}{*}{8$\times$}
+            & HYDRA       & 61.04 & 29.90 & 25.55 & 25.04 & 24.11 & 22.36 & 18.73 \\
+            & \name (ours)& 61.58 & \textbf{36.39} & 33.09 & \textbf{32.50} & \textbf{28.29} & \textbf{26.46}& 17.05 \\
+\end{table}
+"""
+
+
+def where(name: str) -> str:
+    return "embedded" if name == "lenet-mnist-pgd-at" else f"/teachers/{name}.pt"
+
+
+def plan(name: str, scale: str = "paper") -> Plan:
+    return load_plan(name, scale, where)
+
+
+def test_the_papers_numbers_are_those_of_its_source() -> None:
+    rows = numbers_of(EXCERPT)
+    assert len(rows) == 6
+    assert all(row in published() for row in rows)
+    if PAPER.is_file():
+        whole = numbers_of(PAPER.read_text(encoding="utf-8"))
+        assert whole == [row for row in published() if row["table"] != "apd"]
+    assert all(row.get(attack) is None or 0 <= row[attack] <= 100 for row in published() for attack in ATTACKS)
+
+
+@pytest.mark.parametrize("name", ORDER)
+def test_every_line_of_the_papers_tables_has_a_cell(name: str) -> None:
+    own = [row for row in published() if row["table"] == name]
+    found = [published_row(name, cell.paper) for cell in plan(name).cells]
+    if own:
+        assert [row for row in own if row not in found] == []
+        assert len(found) == len(own)
+
+
+def test_cells_have_the_presets_of_their_methods_and_the_papers_attacks() -> None:
+    for cell in plan("comparison-cifar100").cells:
+        method = cell.recipe.method
+        preset = load_recipe("cifar100" if method == "pwoa" else f"cifar100-{method}")
+        assert cell.recipe.search == preset.search
+        assert cell.recipe.finetune == preset.finetune
+        assert (cell.recipe.training.mix, cell.recipe.teacher.architecture) == (0.2, "wrn-34-10")
+        assert (cell.recipe.evaluation.attacks, cell.recipe.evaluation.long) == (("paper",), 1000)
+    short = {cell.key.method: cell.recipe for cell in plan("comparison-cifar100", "short").cells}
+    assert {(recipe.search.epochs, recipe.finetune.epochs) for recipe in short.values()} == {(10, 20)}
+    assert short["hydra"].search.learning_rate == 0.1
+    lite = [cell.recipe for cell in plan("lite").cells if cell.key.teacher is None]
+    assert {(recipe.method, recipe.pretrain.epochs, recipe.pretrain.steps) for recipe in lite} == {("pgd-at", 100, 10)}
+    assert [recipe.pretrain.lite for recipe in lite] == [4, 8, 16] * 3
+
+
+def test_tables_share_runs_and_other_settings_are_other_runs() -> None:
+    everything = {name: {cell.run for cell in plan(name).cells} for name in ORDER}
+    assert len(everything["ablation-cifar100"] & everything["naive"]) == 6
+    assert len(everything["ablation-cifar10"] & everything["mix"]) == 1
+    ablations = everything["ablation-mnist"] | everything["ablation-cifar10"] | everything["ablation-cifar100"]
+    assert everything["hsic-plane"] < ablations
+    short = {cell.run for cell in plan("ablation-mnist", "short").cells}
+    assert not short & everything["ablation-mnist"]
+    seeded = load_plan("ablation-mnist", "short", where, ["training.seed=1"])
+    assert not {cell.run for cell in seeded.cells} & short
+    moved = load_plan("ablation-mnist", "short", where, ["data.folder=elsewhere", "training.device=cpu"])
+    assert {cell.run for cell in moved.cells} == short
+
+
+@pytest.mark.parametrize("name", ORDER)
+def test_every_plan_can_be_rehearsed_with_what_comes_with_the_package(name: str) -> None:
+    cells = plan(name, "quick").cells
+    assert {(cell.recipe.data.name, cell.recipe.teacher.checkpoint) for cell in cells} <= {("mnist-mini", "embedded")}
+    assert {cell.paper.rate for cell in cells} <= {1, 4}
+    assert [cell.key.objective for cell in cells] == [cell.paper.objective for cell in cells]
+    assert [cell.key.method for cell in cells] == [cell.paper.method for cell in cells]
+    for cell in cells:
+        find_method(cell.recipe.method).complete(cell.recipe)
+
+
+def test_unknown_names_get_a_suggestion() -> None:
+    with pytest.raises(InputError, match=r"no table or figure 'ablation-mnits' \(did you mean 'ablation-mnist'"):
+        choose(["ablation-mnits"])
+    assert choose(["mix", "pretrained"]) == ["pretrained", "mix"]
+    assert set(SCALES) == {"quick", "short", "paper"}
+
+
+def test_the_cost_is_known_of_a_measured_device_and_learned_from_finished_runs() -> None:
+    cells = plan("ablation-cifar10", "short").cells
+    rates = Rates("NVIDIA H200")
+    assert rates.where == "NVIDIA H200"
+    naive, ours = rates.seconds(cells[0]), rates.seconds(cells[3])
+    assert 200 < naive < ours < 1200
+    long = Rates("NVIDIA H200").seconds(plan("ablation-cifar10").cells[3])
+    assert long > ours + 100 * 7
+    assert Rates("another").where == "NVIDIA H200"
+    row = {"device": "another", "architecture": "wrn-34-10", "run": cells[3].run, "training_seconds": 10 * ours}
+    learned = Rates("another", [{**row, "evaluation_seconds": 0.0}], cells)
+    assert learned.where == "another"
+    assert learned.seconds(cells[3]) == pytest.approx(10 * ours)
+    assert [time_text(seconds) for seconds in (40, 720, 12240)] == ["40 s", "12 min", "3.4 h"]
+
+
+def test_teachers_are_found_by_name_and_others_than_the_known_ones_are_told(tmp_path: Path) -> None:
+    name = "wrn-34-10-cifar10-lbgat"
+    (tmp_path / f"{name}.pt").write_bytes(b"weights")
+    (tmp_path / "wrn-34-10-cifar10-trades").mkdir()
+    (tmp_path / "wrn-34-10-cifar10-trades" / "model.safetensors").write_bytes(b"")
+    teachers = Teachers(tmp_path, tmp_path / "trained", [{"name": name, "sha256": "00ff"}])
+    assert teachers.where(name) == str(tmp_path / f"{name}.pt")
+    assert teachers.find("wrn-34-10-cifar10-trades") == tmp_path / "wrn-34-10-cifar10-trades"
+    assert teachers.where("lenet-mnist-pgd-at") == "embedded"
+    assert teachers.missing([name, "lenet-mnist-pgd-at", "resnet18-cifar10-trades"]) == ["resnet18-cifar10-trades"]
+    (note,) = teachers.notes([name])
+    own = hashlib.sha256(b"weights").hexdigest()
+    assert f"is another teacher than the one of the results (sha256 {own[:12]}…, there 00ff…)" in note
+    (point,) = training_points(["wrn-34-10-cifar100-lbgat"], ["training.seed=3"])
+    assert (point.recipe.method, point.recipe.data.name, point.recipe.training.seed) == ("lbgat", "cifar100", 3)
+    with pytest.raises(InputError, match=r"--teachers .* is no folder"):
+        Teachers(tmp_path / "nowhere", tmp_path)
+
+
+def test_a_table_without_runs_still_shows_the_papers_numbers() -> None:
+    table = table_of(plan("ablation-cifar10"), [])
+    assert len(table.lines) == 12
+    line = next(line for line in table.lines if line[0] == "4×: distillation + HSIC")
+    assert line[1:8] == ("(88.51)", "(63.44)", "(53.54)", "(51.51)", "(50.89)", "(49.03)", "")
+    assert line[8] == "(93 %)"  # what the paper keeps of its teacher's 52.61
+
+
+def test_the_parameters_are_the_papers_but_where_it_is_said() -> None:
+    table = parameters()
+    assert len(table.lines) == 10
+    for name, setting, *values in table.lines:
+        for value in values:
+            here, paper = value.removesuffix(")").split(" (")
+            same = here == paper.lower() or (paper[0].isdigit() and float(here) == float(paper))
+            assert same or name.endswith("†"), (setting, value)
+
+
+def test_what_is_shipped_is_json_and_flat() -> None:
+    assert all(not isinstance(value, (list, dict)) for row in published() for value in row.values())
+    assert json.loads(json.dumps(published())) == published()

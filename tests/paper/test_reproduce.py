@@ -1,0 +1,148 @@
+"""Reproducing from end to end, in small; and redrawing from rows."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+import pwoa
+from pwoa.cli import app
+from pwoa.paper import list_plans
+from pwoa.paper.plan import ATTACKS
+from pwoa.paper.rows import merged
+from pwoa.sweep import Swept, Task
+from pwoa.sweep.child import carry_out
+
+RESULTS = Path(__file__).parents[2] / "results"
+SMALL = [
+    "data.images=120",
+    "data.validation=20",
+    "training.batch=25",
+    "training.group=25",
+    "search.epochs=1",
+    "finetune.epochs=1",
+    "evaluation.images=10",
+    "evaluation.attacks=natural,pgd2",
+    "evaluation.strong=4",
+    "evaluation.checks=false",
+]
+ABOUT = ("table", "dataset", "architecture", "teacher", "method", "objective", "rate", "mix", "seed", "epochs")
+COLUMNS = (*ABOUT, *ATTACKS, "n", "paper_autoattack", "training_seconds", "device")
+
+
+@pytest.fixture
+def ran(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Lets the runs be in this process, and gives what was run; nothing when the time is over."""
+    names: list[str] = []
+
+    def run(
+        tasks: Sequence[Task], ended: Callable[[Task, str | None], None], jobs: int, retries: int, until: float
+    ) -> None:
+        for task in tasks if time.monotonic() < until else ():
+            names.append(task.name)
+            ended(task, task.reason() if carry_out(task.recipe, task.folder, (), task.teacher) else None)
+
+    monkeypatch.setattr("pwoa.sweep.run_here", run)
+    return names
+
+
+def test_what_is_missing_is_run_once_and_shown_beside_the_paper(tmp_path: Path, ran: list[str]) -> None:
+    results, out = tmp_path / "results", tmp_path / "out"
+    given: dict[str, Any] = {"scale": "quick", "results": results, "settings": SMALL}
+    over = pwoa.reproduce("naive", out, **given, minutes=1e-9)
+    assert (ran, len(over.left), over.rows) == ([], 2, [])
+    found = pwoa.reproduce(["naive", "hsic-plane", "pretrained"], out, **given, collect=True)
+    assert found.failed == {}
+    assert len(ran) == 1 + 2  # the teacher, and what the two figures share
+    assert [row["method"] for row in found.rows if row["table"] == "naive"] == ["teacher", "pwoa", "pwoa"]
+    for row in found.rows:
+        assert set(COLUMNS) <= set(row)
+        assert (row["dataset"], row["architecture"], row["teacher"]) == ("mnist-mini", "lenet", "lenet-mnist-pgd-at")
+        assert row["autoattack"] is None
+        assert 0 <= row["strong"] <= 100
+    ours = found.tables["naive"].lines[-1]
+    assert ours[0] == "4×: distillation + HSIC †"
+    assert "(" not in ours[6]  # the paper's are of CIFAR-100
+    assert any(note.startswith("A rehearsal on other data") for note in found.tables["naive"].notes)
+    dense = found.tables["pretrained"].lines[0]
+    assert dense[0] == "lenet-mnist-pgd-at (dense) †"
+    assert "(98.66, " in dense[1]
+    for ending in ("svg", "png"):
+        assert (out / "figures" / f"naive.{ending}").stat().st_size > 1000
+        assert (out / "figures" / f"hsic-plane.{ending}").stat().st_size > 1000
+    plane = json.loads((results / "paper-hsic.json").read_text())
+    assert [(row["stage"], row["epoch"]) for row in plane[:3]] == [("start", 0), ("search", 0), ("finetune", 0)]
+    assert json.loads((results / "paper.json").read_text()) == json.loads((out / "paper.json").read_text())
+
+    again = pwoa.reproduce(["naive", "hsic-plane", "pretrained"], out, **given)
+    elsewhere = pwoa.reproduce(["naive", "hsic-plane"], tmp_path / "elsewhere", **given)
+    assert len(ran) == 3  # nothing more: it is in the folder, or in the results
+    assert again.tables == found.tables
+    assert elsewhere.tables["naive"] == found.tables["naive"]
+    assert (tmp_path / "elsewhere" / "figures" / "hsic-plane.svg").is_file()
+
+
+def test_runs_without_their_teacher_wait_and_others_are_done(tmp_path: Path, ran: list[str], told: Any) -> None:
+    given: dict[str, Any] = {"results": tmp_path / "none", "progress": told}
+    found = pwoa.reproduce("apd", tmp_path, **given)
+    assert (ran, found.failed) == ([], {})
+    assert told.said == [
+        "2 runs must wait for resnet18-cifar10-trades, resnet18-cifar10-natural: give --teachers FOLDER with these, "
+        "by name, or --train-teachers"
+    ]
+    small = ["data.name=mnist-mini", "data.augment=none", "pretrain.epochs=1", "pretrain.warmup=0", *SMALL]
+    trained: list[str] = []
+
+    def train(points: Sequence[Any], folder: Path, *rest: object) -> Any:
+        trained.extend(point.name for point in points)
+        return Swept([], {}, {"all": "no time"})
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("pwoa.paper.sweep_points", train)
+        found = pwoa.reproduce("apd", tmp_path, train_teachers=True, settings=small, **given)
+    assert trained == ["resnet18-cifar10-trades", "resnet18-cifar10-natural"]
+    assert found.failed == {"all": "no time"}
+
+
+def test_everything_is_redrawn_from_the_rows_of_the_repository(tmp_path: Path) -> None:
+    outcome = CliRunner().invoke(app, ["reproduce", "--from", str(RESULTS), "--out", str(tmp_path)])
+    assert (outcome.exit_code, outcome.stderr) == (0, "")
+    text = (tmp_path / "tables" / "ablation-mnist.md").read_text(encoding="utf-8")
+    assert "lenet-mnist-pgd-at (dense) | 99.00 (98.66, +0.34)" in text
+    assert "8×: CE + HSIC" in text
+    page = (tmp_path / "tables" / "ablation-mnist.html").read_text(encoding="utf-8")
+    assert page.count("<tr>") == 1 + 1 + 12
+    source = (tmp_path / "tables" / "ablation-mnist.tex").read_text(encoding="utf-8")
+    assert source.count(r"\\") == 1 + 1 + 12
+    assert "×" not in source
+    wrong = CliRunner().invoke(app, ["reproduce", "--from", str(tmp_path / "nowhere")])
+    assert (wrong.exit_code, wrong.stderr.startswith("error: --from")) == (2, True)
+
+
+def test_the_list_tells_what_is_done_and_what_the_rest_takes(tmp_path: Path) -> None:
+    states, _ = list_plans((), tmp_path, scale="short", results=tmp_path)
+    by_name = {state.plan.name: state for state in states}
+    assert by_name["ablation-cifar10"].done == 0
+    assert by_name["ablation-cifar10"].missing == ("wrn-34-10-cifar10-lbgat",)
+    assert by_name["ablation-mnist"].missing == ()
+    assert by_name["mix"].seconds > by_name["ablation-mnist"].seconds > 60
+    outcome = CliRunner().invoke(app, ["reproduce", "--scale", "short", "--out", str(tmp_path)])
+    assert outcome.exit_code == 0
+    assert "comparison-cifar100-mix0" in outcome.stdout
+    assert "Teachers that are not there: resnet18-cifar10-trades, wrn-34-10-" in outcome.stdout
+    refused = CliRunner().invoke(app, ["reproduce", "--scale", "long"])
+    assert refused.stderr == "error: --scale long: one of quick, short, paper\n"
+
+
+def test_new_rows_take_the_place_of_old_ones() -> None:
+    old = {"table": "mix", "run": "a", "scale": "short", "seed": 0, "natural": 1.0}
+    assert merged([old], [{**old, "natural": 2.0}, {**old, "run": "b"}]) == [
+        {**old, "natural": 2.0},
+        {**old, "run": "b"},
+    ]
