@@ -25,6 +25,7 @@ from pwoa.storage.folder import sealed
 from tests.conftest import TinyNet
 from tests.report.conftest import QUICK
 
+FILES = ["result.json", "metrics.jsonl", "evaluation/model/result.json", "evaluation/teacher/result.json"]
 ODD_VALUES: tuple[Any, ...] = (None, "x" * 3000, -1, 0, 1e308, float("inf"), float("nan"), 10**400, [], {}, [[]], True)
 
 
@@ -92,7 +93,7 @@ def test_whatever_whole_files_say_a_page_is_made(
     made: Path, tmp_path_factory: pytest.TempPathFactory, data: Any
 ) -> None:
     run = made / "runs" / "pwoa"
-    name = data.draw(st.sampled_from(["result.json", "metrics.jsonl", "evaluation/model/result.json"]))
+    name = data.draw(st.sampled_from(FILES))
     text = (run / name).read_text()
     value = [json.loads(line) for line in text.splitlines()] if name.endswith("l") else json.loads(text)
     path = data.draw(st.sampled_from(list(places(value))[1:]))
@@ -104,7 +105,8 @@ def test_whatever_whole_files_say_a_page_is_made(
         value = sealed(value)
     lines = [json.dumps(line) for line in value] if isinstance(value, list) else [json.dumps(value)]
     (broken / name).write_text("\n".join(lines))
-    assert page_of(broken).endswith("</html>\n")
+    for folders in ([broken], [broken, made / "runs" / "naive"]):
+        assert page_of(*folders).endswith("</html>\n")
 
 
 @pytest.mark.parametrize("step", [1, 2, 8, 17, 21, 24])

@@ -66,6 +66,7 @@ def test_the_list_leads_to_a_page_of_each(server: Server) -> None:
         "/page/runs\\pwoa",
         "/page/runs/pwoa%00",
         "/page/",
+        "/whole",
         "/page/out",
         "/page/runs/out",
         "/runs/pwoa/model.safetensors",
@@ -166,6 +167,16 @@ def test_what_cannot_be_served_is_told_in_a_line(tmp_path: Path, server: Server)
         serve(tmp_path, server.server_address[1])
     answer = CliRunner().invoke(app, ["report", "--serve", str(tmp_path), str(tmp_path)])
     assert (answer.exit_code, answer.stderr) == (2, "error: --serve takes one folder that has the runs in it, not 2\n")
+
+
+@pytest.mark.parametrize("inside", [".", "pwoa"])
+def test_the_folder_itself_has_a_page(inside: str, runs: Path) -> None:
+    with serve(runs / inside) as server:
+        Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
+        assert 'href="/whole"' in ask(server, "/")[1]
+        status, page, _ = ask(server, "/whole")
+        assert (status, "Robustness" in page) == (200, True)
+        server.shutdown()
 
 
 def test_a_folder_without_runs_has_a_list(tmp_path: Path) -> None:

@@ -33,11 +33,13 @@ from pwoa.evaluation.robustness import Measurement, robustness, work
 from pwoa.evaluation.scores import Scores
 from pwoa.evaluation.subject import Subject, curve_threats
 from pwoa.models.border import as_logits, evaluating
+from pwoa.models.checkpoints.folder import DESCRIPTION
 from pwoa.models.load import EXPORTED, kind_of, load_model, trained_threat
 from pwoa.models.twins import twin_of
 from pwoa.progress import EVALUATION, Pace, Part, Progress, choose_progress
 from pwoa.recipe import (
     MAY_BE_CODE,
+    RECIPE,
     Evaluation,
     Recipe,
     load_recipe,
@@ -47,6 +49,7 @@ from pwoa.recipe import (
     records_recipe,
 )
 from pwoa.recipe.settings import merge
+from pwoa.storage.folder import RESULT
 from pwoa.storage.identity import identity
 from pwoa.threat import Threat
 
@@ -176,6 +179,10 @@ def _plan(model: Any, data: Any, recipe: str | Path | Recipe | None) -> Recipe:
     if recipe is not None:
         return load_recipe(recipe, MAY_BE_CODE)  # of which an evaluation uses none
     if not _is_run(model):
+        if _has_lost_recipe(model):
+            raise InputError(
+                f"{model} is a run that has lost its {RECIPE}; put it back, or say the settings by --recipe"
+            )
         if data is not None:
             return Recipe()
         there = "is no run folder" if isinstance(model, nn.Module) or _exists(model) else "does not exist"
@@ -205,6 +212,11 @@ def _usual_threat(data: Data, trained: Threat | None, changes: Mapping[str, Any]
 
 def _is_run(model: Any) -> bool:
     return isinstance(model, (str, Path)) and records_recipe(model)
+
+
+def _has_lost_recipe(model: Any) -> bool:
+    """Tell whether it is the folder of a run without its settings: the defaults would be taken for them."""
+    return isinstance(model, (str, Path)) and (Path(model) / DESCRIPTION).is_file() and (Path(model) / RESULT).is_file()
 
 
 def _exists(model: str | Path) -> bool:

@@ -116,7 +116,7 @@ def log_ticks(low: float, high: float, most: int = 6) -> list[float]:
     return next((ticks for ticks in within if len(ticks) <= most), [])
 
 
-def thinned(points: Sequence[Point], most: int = 150) -> tuple[Point, ...]:
+def thinned(points: Sequence[Point], most: int = 100) -> tuple[Point, ...]:
     """Return at most so many of the points, the first and the last among them."""
     if len(points) <= most:
         return tuple(points)

@@ -4,11 +4,12 @@ from collections.abc import Mapping, Sequence
 
 from pwoa.attacks.registry import attack_label
 from pwoa.errors import counted
+from pwoa.evaluation.examples import COUNT
 from pwoa.report.charts import accuracy_bars, trade_offs
 from pwoa.report.figure import Bars, Figure, Plot
 from pwoa.report.html import Markup, element, join, table
 from pwoa.report.sections import TEACHER, accuracy_table, lead_of, sections_of, title_of
-from pwoa.report.story import NATURAL, WORST, Measured, Story, number, whole
+from pwoa.report.story import NATURAL, WORST, Measured, Story, number, whole, words
 from pwoa.report.svg import LOOKS, draw, swatch
 
 FEW = 4
@@ -51,7 +52,7 @@ def overview_of(stories: Sequence[Story], failed: Mapping[str, str]) -> Markup:
 
 def runs_of(stories: Sequence[Story]) -> Markup:
     """Return a section for each run, which is closed where there are many."""
-    examples = 12 if len(stories) <= FEW else 2
+    examples = COUNT if len(stories) <= FEW else 1
     told = []
     for anchor, story in zip(anchors(stories), stories, strict=True):
         heading = element("summary", element("h2", story.name))
@@ -120,7 +121,7 @@ def _teacher(stories: Sequence[Story]) -> Measured | None:
     found = {}
     for story in stories:
         if story.teacher:
-            found[story.teacher.about.get("model"), tuple(story.teacher.rows)] = story.teacher
+            found[words(story.teacher.about.get("model")), story.teacher.rows] = story.teacher
     return next(iter(found.values())) if len(found) == 1 else None
 
 

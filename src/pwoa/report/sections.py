@@ -7,7 +7,7 @@ import numpy as np
 from pwoa.attacks.registry import attack_label
 from pwoa.errors import counted
 from pwoa.evaluation.comparison import Difference
-from pwoa.evaluation.examples import STEPS, Answer, Example
+from pwoa.evaluation.examples import COUNT, STEPS, Answer, Example
 from pwoa.evaluation.scores import weak_steps
 from pwoa.recipe.settings import toml_value
 from pwoa.report.charts import accuracy_bars, hsic_plane, learning_curves, loss_parts, security_curves
@@ -26,9 +26,9 @@ def title_of(story: Story) -> str:
     if story.kind == "folder":
         return f"{story.name}: nothing to show"
     what = " on ".join(filter(None, (story.architecture or "a network", story.data)))
-    rate = story.rate
-    smaller = f", {rate:.4g}× smaller" if story.pruned and rate else ""
-    return what + smaller
+    if not story.pruned or not story.rate:
+        return what
+    return f"{what}, {'' if story.state == 'finished' else 'to be '}{story.rate:.4g}× smaller"
 
 
 def lead_of(story: Story) -> Markup:
@@ -46,7 +46,7 @@ def lead_of(story: Story) -> Markup:
     return element("p", join((element("span", fact) for fact in facts), " "), class_="facts")
 
 
-def sections_of(story: Story, level: int = 2, examples: int = 12) -> Markup:
+def sections_of(story: Story, level: int = 2, examples: int = COUNT) -> Markup:
     """Return all that is to be told of one folder. level: of its headings. examples: how many images are shown."""
     builders: tuple[Callable[[Story], Markup], ...] = (_state, _cards, _beware, _missing)
     told = join(build(story) for build in builders)
@@ -56,7 +56,7 @@ def sections_of(story: Story, level: int = 2, examples: int = 12) -> Markup:
     )
 
 
-def parts_of(story: Story, level: int = 2, examples: int = 12) -> list[tuple[str, str, Markup]]:
+def parts_of(story: Story, level: int = 2, examples: int = COUNT) -> list[tuple[str, str, Markup]]:
     """Return the name, the heading and the content of each section that there is something to say in."""
     parts = [
         ("robustness", "Robustness", _robustness(story, level)),
@@ -76,7 +76,7 @@ def _state(story: Story) -> Markup:
     done, asked = len(story.epochs), _epochs_asked(story)
     how_far = f"{done} of {asked} epochs" if asked else counted(done, "epoch")
     doing = "It was not evaluated to the end yet." if story.state == "evaluating" else f"Done: {how_far}."
-    share = share_bar(done / asked, STUDENT, how_far) if asked and story.state == "training" else Markup("")
+    share = share_bar(done / asked, STUDENT) if asked and story.state == "training" else Markup("")
     return element("div", element("p", f"This {story.kind} is not finished. ", doing), share, class_="note state")
 
 
@@ -100,7 +100,7 @@ def _cards(story: Story) -> Markup:
             before = teacher.under(row.attack) if teacher else None
             cards.append(_accuracy_card(row, before))
     rate, macs = story.rate, number(story.result.get("macs_rate"), 0)
-    if story.pruned and rate:
+    if story.pruned and rate and story.result:
         cards.append(_card("prunable weights", f"{rate:.4g}×", "fewer", f"{100 / rate:.3g} % are kept"))
     if story.pruned and macs:
         left, dense = whole(story.result.get("macs")), whole(story.result.get("macs_dense"))
@@ -328,16 +328,13 @@ def _layers(layers: Sequence[Layer]) -> Markup:
     for layer in layers:
         kept, rate = layer.kept / layer.total, f"{layer.total / layer.kept:.4g}×" if layer.kept else "∞"
         cells: list[object] = [layer.name.removesuffix(".weight"), f"{layer.total:,}", rate]
-        cells.append(
-            Markup(f"{100 * kept:.3g} %") + share_bar(kept, STUDENT, f"{100 * kept:.3g} % of the weights kept")
-        )
+        cells.append(Markup(f"{100 * kept:.3g} %") + share_bar(kept, STUDENT))
         if dense:
-            share, now = (layer.macs_dense or 0) / dense, (layer.macs or 0) / dense
-            told = f"{100 * share:.3g} % of the multiply-adds before, {100 * now:.3g} % of them left"
-            cells.append(Markup(f"{100 * share:.3g} %") + share_bar(share, TEACHER, told))
+            share = (layer.macs_dense or 0) / dense
+            cells.append(Markup(f"{100 * share:.3g} %") + share_bar(share, TEACHER))
         rows.append(cells)
     head = ["layer", "weights", "rate", "kept", *(["multiply-adds"] if dense else [])]
-    return table(head, rows, "Layer by layer", class_="numbers layers")
+    return table(head, rows, "Layer by layer; the multiply-adds are those before pruning", class_="numbers layers")
 
 
 def _training(story: Story, level: int) -> Markup:

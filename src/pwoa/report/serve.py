@@ -25,6 +25,8 @@ LOOPBACK = "127.0.0.1"
 _HOSTS = {LOOPBACK, "localhost", "[::1]"}
 _DEPTH, _MOST = 4, 500
 """How deep below the folder runs are looked for, and how many are listed."""
+_WHOLE = "/whole"
+"""Where the page of the folder itself is, if it is a run or has runs right inside it."""
 _KEPT = 64
 """How many pages are kept, to be sent again as long as their files are the same."""
 _WAITING = 1024
@@ -40,15 +42,18 @@ class Site:
         self.root = Path(root).resolve()
         if not self.root.is_dir():
             raise InputError(f"{root} is not a folder; give the folder that has the runs in it")
-        self._made: dict[str, tuple[str, bytes]] = {}
+        self._made: dict[str | None, tuple[str, bytes]] = {}
         self._lock = Lock()
 
     def names(self) -> dict[str, Path]:
-        """Return every run, evaluation and folder of several that there is, by its name below the root."""
+        """Return every run, evaluation and folder of several that there is, by its name below the root.
+
+        The root itself, where it is one, has no name.
+        """
         found: dict[str, Path] = {}
         for folder in self._folders(self.root, _DEPTH):
             if len(found) < _MOST:
-                found[folder.relative_to(self.root).as_posix()] = folder
+                found[folder.relative_to(self.root).as_posix() if folder != self.root else ""] = folder
         return found
 
     def _folders(self, folder: Path, depth: int) -> Iterator[Path]:
@@ -70,12 +75,12 @@ class Site:
             if name is not None and folder is None:
                 return None
             stamp = _stamp(folder or self.root)
-            known = self._made.get(name or "")
+            known = self._made.get(name)
             if known is None or known[0] != stamp:
                 text = self._index() if folder is None else self._render(folder)
                 if len(self._made) >= _KEPT:
                     self._made.clear()
-                known = self._made[name or ""] = (stamp, text.encode("utf-8", "replace"))
+                known = self._made[name] = (stamp, text.encode("utf-8", "replace"))
             return known[1]
 
     def _render(self, folder: Path) -> str:
@@ -98,9 +103,9 @@ class Site:
 
 
 def _row(name: str, folder: Path, root: Path) -> list[object]:
-    link = element("a", name if name != "." else root.name, href=f"/page/{quote(name)}")
+    link = element("a", name or root.name, href=f"/page/{quote(name)}" if name else _WHOLE)
     if not kind_of(folder):
-        return [link, "several", "", "", "", ""]
+        return [link, "several together", "", "", "", ""]
     story: Story = tell(folder, root)
     natural = story.model.under("natural") if story.model else None
     hardest = story.model.hardest if story.model else None
@@ -157,8 +162,10 @@ class _Handler(BaseHTTPRequestHandler):
         try:
             if path == "/":
                 page = self._site.page(None)
-            elif path.startswith("/page/"):
-                page = self._site.page(unquote(path.removeprefix("/page/"), errors="replace").removesuffix("/"))
+            elif path == _WHOLE:
+                page = self._site.page("")
+            elif name := unquote(path.removeprefix("/page/"), errors="replace").removesuffix("/"):
+                page = self._site.page(name) if path.startswith("/page/") else None
             else:
                 page = None
         except Exception as error:  # one page that cannot be made is no reason to leave a browser without an answer

@@ -30,15 +30,11 @@ def draw(figure: Figure, level: int = 3) -> Markup:
     )
 
 
-def share_bar(share: float, look: int, words: str) -> Markup:
-    """Return a small bar that shows a share from 0 to 1; words: what it says."""
+def share_bar(share: float, look: int) -> Markup:
+    """Return a small bar that shows a share from 0 to 1, to stand beside the number."""
     width = _n(100 * min(max(share, 0.0), 1.0))
-    inside = element("rect", width=100, height=8, rx=2, class_="rail") + element(
-        "rect", width=width, height=8, rx=2, class_=f"f{look % LOOKS}"
-    )
-    return element(
-        "svg", inside, viewBox="0 0 100 8", preserveAspectRatio="none", class_="share", role="img", aria_label=words
-    )
+    inside = element("rect", width=width, height=8, class_=f"f{look % LOOKS}")
+    return element("svg", inside, viewBox="0 0 100 8", preserveAspectRatio="none", class_="share", aria_hidden="true")
 
 
 def stacked_bar(parts: Sequence[tuple[str, int]], words: str) -> Markup:
@@ -95,7 +91,7 @@ def _plot(figure: Plot) -> Markup:
     x = Scale(*x_range, left, width - right, "x" in figure.log)
     drawn = _axes(figure, x, y, width, height, left, right, top, bottom)
     for series in figure.series:
-        drawn += _series(series, x, y, 2.2 if figure.small else 3.4)
+        drawn += _series(series, x, y, figure.small)
     linked = any(series.links for series in figure.series)
     return _svg(figure, width, height, drawn, linked)
 
@@ -133,8 +129,8 @@ def _ticks(figure: Plot) -> tuple[int, int]:
     return (4, 3) if figure.small else (7, 6)
 
 
-def _series(series: Series, x: Scale, y: Scale, size: float) -> Markup:
-    points = thinned(series.points)
+def _series(series: Series, x: Scale, y: Scale, small: bool) -> Markup:
+    points, size = thinned(series.points, 50 if small or series.by_order else 100), 2.2 if small else 3.4
     look, drawn = series.look % LOOKS, Markup("")
     whiskers = series.intervals if len(series.intervals) == len(series.points) else ()
     if whiskers and series.joined:
@@ -158,14 +154,14 @@ def _series(series: Series, x: Scale, y: Scale, size: float) -> Markup:
 
 
 def _linked(series: Series, place: int, mark: Markup) -> Markup:
-    label = series.labels[place] if place < len(series.labels) else ""
+    told_one_by_one = len(series.points) <= _MARKED or series.links
+    label = series.labels[place] if told_one_by_one and place < len(series.labels) else ""
     told = mark if not label else element("g", element("title", label), mark)
     return element("a", told, href=series.links[place], aria_label=label) if place < len(series.links) else told
 
 
 def _path(points: Iterable[tuple[float, float]], x: Scale, y: Scale) -> str:
-    places = [f"{_n(x(px))} {_n(y(py))}" for px, py in points]
-    return "M" + "L".join(places)
+    return "M" + " ".join(f"{_n(x(px))} {_n(y(py))}" for px, py in points)
 
 
 def _mark(x: float, y: float, look: int, size: float = 4.0, shade: str | None = None) -> Markup:
