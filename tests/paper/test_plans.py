@@ -106,6 +106,14 @@ def test_every_plan_can_be_rehearsed_with_what_comes_with_the_package(name: str)
         find_method(cell.recipe.method).complete(cell.recipe)
 
 
+def test_apd_has_its_second_teacher_by_file() -> None:
+    (apd, _) = plan("apd").cells
+    assert dict(apd.recipe.own)["teacher"] == "/teachers/resnet18-cifar10-natural.pt"
+    assert apd.needs == ("resnet18-cifar10-trades", "resnet18-cifar10-natural")
+    (apd, _) = load_plan("apd", "short", lambda name: f"/trained/{name}").cells
+    assert dict(apd.recipe.own)["teacher"] == "/trained/resnet18-cifar10-natural/model.safetensors"
+
+
 def test_unknown_names_get_a_suggestion() -> None:
     with pytest.raises(InputError, match=r"no table or figure 'ablation-mnits' \(did you mean 'ablation-mnist'"):
         choose(["ablation-mnits"])

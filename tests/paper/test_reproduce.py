@@ -146,3 +146,13 @@ def test_new_rows_take_the_place_of_old_ones() -> None:
         {**old, "natural": 2.0},
         {**old, "run": "b"},
     ]
+
+
+@pytest.mark.parametrize("text", ["{", "[3]", '[{"table": "mix"}]', '{"table": "mix"}'])
+def test_rows_that_are_none_are_one_line(tmp_path: Path, text: str) -> None:
+    (tmp_path / "paper.json").write_text(text)
+    outcome = CliRunner().invoke(app, ["reproduce", "--from", str(tmp_path), "--out", str(tmp_path / "out")])
+    assert outcome.exit_code == 2
+    assert outcome.stderr.startswith(f"error: {tmp_path / 'paper.json'}")
+    assert outcome.stderr.count("\n") == 1
+    assert not (tmp_path / "out").exists()

@@ -160,7 +160,7 @@ def _cells(plan: str, grid: Mapping[str, Any], scale: str, where: Where, setting
     if "apd.teacher" in rest:
         needs.append(rest["apd.teacher"])
         path = Path(where(rest["apd.teacher"]))
-        rest["apd.teacher"] = str(path / WEIGHTS if path.is_dir() else path)
+        rest["apd.teacher"] = str(path if path.suffix else path / WEIGHTS)  # a folder may be trained first
     points = expand_tree({"recipe": teacher.data, "set": fixed, "grid": [rest]}, plan)
     cells = [_cell(name, point.recipe, scale, settings) for point in points]
     embedded = "rehearsal" in scales()[scale]

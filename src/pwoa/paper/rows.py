@@ -129,6 +129,17 @@ def plane_rows(plan: str, cell: Cell, folder: Path) -> list[Row]:
     return rows
 
 
+_OF_ROWS = {
+    ROWS: ("table", "run", "epochs", "n", "device"),
+    PLANE: ("table", "run", "stage", "hsic_x", "hsic_y"),
+    "mnist-rate4.json": ("model", "rate", "seed", "device"),
+    "ablations.json": ("label", "rate", "epochs", "n", "seed", "device"),
+    "competition.json": ("dataset", "method", "mix", "rate", "epochs", "n", "seed", "device"),
+    "teachers.json": ("name", "device"),
+}
+"""What the rows of each file must have."""
+
+
 def load_rows(path: Path) -> list[Row]:
     """Read the flat rows of a file; none if it is not there."""
     if not path.is_file():
@@ -136,6 +147,9 @@ def load_rows(path: Path) -> list[Row]:
     rows = read_json(path)
     if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
         raise InputError(f"{path} holds no rows; repair it or choose another folder")
+    for key in _OF_ROWS.get(path.name, ()):
+        if lacking := [number for number, row in enumerate(rows, 1) if key not in row]:
+            raise InputError(f"{path}: row {lacking[0]} has no {key!r}; repair it or choose another folder")
     return rows
 
 
@@ -168,7 +182,7 @@ def other_rows(folder: Path, plans: Sequence[Plan]) -> list[Row]:
 def _mnist_rate4(folder: Path) -> list[Row]:
     objectives = {"ce": "CE", "pwoa": "distillation + HSIC", "teacher": None}
     rows = []
-    for row in load_rows(folder / "mnist-rate4.json"):
+    for row in (row for row in load_rows(folder / "mnist-rate4.json") if row["model"] in objectives):
         dense = row["model"] == "teacher"
         rows.append(
             _of_mnist(row, objectives[row["model"]], row["rate"], "0" if dense else "50+20", 10000)
