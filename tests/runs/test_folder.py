@@ -49,6 +49,13 @@ def test_the_same_run_is_let_in_and_another_is_not(run: Run, quick: Make) -> Non
         Run.choose(run.path, quick(), OURS | {"data": "0123456789abcdef"})
 
 
+@pytest.mark.parametrize("teacher", [3, None, ["abc"], {"a": 1}])
+def test_a_teacher_that_is_no_fingerprint_is_another_one(run: Run, quick: Make, teacher: Any) -> None:
+    run.write_json("teacher.json", OURS | {"teacher": teacher})
+    with pytest.raises(InputError, match=r'holds another run \(teacher: there ".+", now "abc"\); '):
+        Run.choose(run.path, quick(), OURS)
+
+
 def test_of_many_settings_that_differ_a_handful_is_named(run: Run, quick: Make) -> None:
     other = Recipe().with_settings({"training.seed": 7, "evaluation.attacks": ["cw"], "sparsity.rate": 8})
     with pytest.raises(InputError) as caught:

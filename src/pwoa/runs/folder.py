@@ -188,7 +188,7 @@ class Run(Folder):
     def differences(self, recipe: Recipe, identity: Mapping[str, str]) -> dict[str, tuple[Any, Any]]:
         """Return in what a started run is not this one: settings, the teacher, the data; there, and here."""
         known = self.read_json(_TEACHER)
-        pairs = {name: (known.get(name, ""), value) for name, value in identity.items()}
+        pairs = {name: (str(known.get(name, "")), value) for name, value in identity.items()}
         other = {name: (there[:12], now[:12]) for name, (there, now) in pairs.items() if there != now}
         return recorded_recipe(self.path).differences(recipe) | other
 
