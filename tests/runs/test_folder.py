@@ -193,6 +193,10 @@ def test_a_finished_run_never_lacks_lines_in_silence(run: Run) -> None:
         InputError, match=r"metrics.jsonl has 1 lines, and its run 2 epochs; put it back, or run it anew"
     ):
         run.metrics()
+    run.write_json("result.json", {"trained_epochs": "\n"})
+    with pytest.raises(InputError, match=r"metrics.jsonl has 1 lines, and its run '\\n' epochs"):
+        run.metrics()
+    run.write_json("result.json", {"trained_epochs": 2})
     (run.path / "metrics.jsonl").unlink()
     with pytest.raises(InputError, match=r"metrics.jsonl has 0 lines, and its run 2 epochs"):
         run.metrics()
@@ -452,6 +456,7 @@ def test_a_run_without_hashes_still_loads(ended: Run) -> None:
         ("warnings", ["a"]),
         ("warnings", [{"check": "a", "message": "b", "model": 3}]),
         ("overall_rate", "3.9"),
+        ("overall_rate", 10**400),
         ("nonzero", None),
         ("macs", -1),
         ("macs_dense", 1.5),
@@ -485,8 +490,13 @@ def test_a_kill_after_the_end_leaves_nothing_for_good(ended: Run) -> None:
     ended.save_checkpoint({"lines": 0})
     (ended.path / ".lock").touch()
     (ended.path / ".0123456789abcdef.part").touch()
+    for left in (".lock", "progress.safetensors", "result.json"):
+        (ended.path / "evaluation" / "model").mkdir(parents=True, exist_ok=True)
+        (ended.path / "evaluation" / "model" / left).touch()
     ended.tidy_finished()
+    assert os.listdir(ended.path / "evaluation" / "model") == ["result.json"]
     assert sorted(os.listdir(ended.path)) == [
+        "evaluation",
         "model.json",
         "model.safetensors",
         "recipe.toml",
