@@ -49,6 +49,13 @@ def test_the_same_run_is_let_in_and_another_is_not(run: Run, quick: Make) -> Non
         Run.choose(run.path, quick(), OURS | {"data": "0123456789abcdef"})
 
 
+@pytest.mark.parametrize("teacher", [3, None, ["abc"], {"a": 1}])
+def test_a_teacher_that_is_no_fingerprint_is_another_one(run: Run, quick: Make, teacher: Any) -> None:
+    run.write_json("teacher.json", OURS | {"teacher": teacher})
+    with pytest.raises(InputError, match=r'holds another run \(teacher: there ".+", now "abc"\); '):
+        Run.choose(run.path, quick(), OURS)
+
+
 def test_of_many_settings_that_differ_a_handful_is_named(run: Run, quick: Make) -> None:
     other = Recipe().with_settings({"training.seed": 7, "evaluation.attacks": ["cw"], "sparsity.rate": 8})
     with pytest.raises(InputError) as caught:
@@ -186,6 +193,10 @@ def test_a_finished_run_never_lacks_lines_in_silence(run: Run) -> None:
         InputError, match=r"metrics.jsonl has 1 lines, and its run 2 epochs; put it back, or run it anew"
     ):
         run.metrics()
+    run.write_json("result.json", {"trained_epochs": "\n"})
+    with pytest.raises(InputError, match=r"metrics.jsonl has 1 lines, and its run '\\n' epochs"):
+        run.metrics()
+    run.write_json("result.json", {"trained_epochs": 2})
     (run.path / "metrics.jsonl").unlink()
     with pytest.raises(InputError, match=r"metrics.jsonl has 0 lines, and its run 2 epochs"):
         run.metrics()
@@ -445,6 +456,7 @@ def test_a_run_without_hashes_still_loads(ended: Run) -> None:
         ("warnings", ["a"]),
         ("warnings", [{"check": "a", "message": "b", "model": 3}]),
         ("overall_rate", "3.9"),
+        ("overall_rate", 10**400),
         ("nonzero", None),
         ("macs", -1),
         ("macs_dense", 1.5),
@@ -478,8 +490,13 @@ def test_a_kill_after_the_end_leaves_nothing_for_good(ended: Run) -> None:
     ended.save_checkpoint({"lines": 0})
     (ended.path / ".lock").touch()
     (ended.path / ".0123456789abcdef.part").touch()
+    for left in (".lock", "progress.safetensors", "result.json"):
+        (ended.path / "evaluation" / "model").mkdir(parents=True, exist_ok=True)
+        (ended.path / "evaluation" / "model" / left).touch()
     ended.tidy_finished()
+    assert os.listdir(ended.path / "evaluation" / "model") == ["result.json"]
     assert sorted(os.listdir(ended.path)) == [
+        "evaluation",
         "model.json",
         "model.safetensors",
         "recipe.toml",

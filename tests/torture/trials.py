@@ -23,7 +23,8 @@ from typing import Any
 RESULTS = Path(__file__).parents[2] / "results" / "torture.json"
 WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_TRUNC
 EVENTS = ("os.rename", "os.remove", "os.mkdir", "os.rmdir", "fsync")
-SECONDS = 60
+SECONDS = 300
+"""After which a child hangs; a busy machine needs a minute to start a sweep."""
 TIMES = ("seconds", "checksum")
 
 

@@ -46,12 +46,16 @@ OF_MODEL, OF_TEACHER = Path("evaluation") / "model", Path("evaluation") / "teach
 """Where a run keeps the evaluations of its model and of its teacher."""
 
 
-class EvaluationFolder(Folder):
-    """The folder of one evaluation. Opening it checks, and writes nothing; `begin` does."""
+class FinishedEvaluation(Folder):
+    """The folder of an evaluation that is done, whatever was asked."""
 
     kind = "evaluation"
     marks = (ASKED,)
     passing = (PROGRESS,)
+
+
+class EvaluationFolder(FinishedEvaluation):
+    """The folder of one evaluation. Opening it checks, and writes nothing; `begin` does."""
 
     def __init__(self, path: str | Path, asked: Mapping[str, Any]) -> None:
         super().__init__(path)

@@ -19,9 +19,9 @@ import hashlib
 import io
 import itertools
 import json
-import math
 import pickle
 import shutil
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,7 +31,8 @@ import torch
 from torch import nn
 
 from pwoa.attacks.registry import STRONG, attack_label
-from pwoa.errors import InputError, first_line
+from pwoa.errors import InputError, brief, first_line
+from pwoa.evaluation.folder import OF_MODEL, OF_TEACHER, FinishedEvaluation
 from pwoa.evaluation.scores import WORST
 from pwoa.methods import find_method
 from pwoa.models.checkpoints.archive import check_torch_file
@@ -52,7 +53,7 @@ _OF_TRAINING = {"accuracy", "architecture"}
 
 
 def _is_number(value: Any) -> bool:
-    return type(value) in (int, float) and abs(value) < math.inf
+    return type(value) in (int, float) and abs(value) <= sys.float_info.max
 
 
 def _is_count(value: Any) -> bool:
@@ -191,7 +192,7 @@ class Run(Folder):
     def differences(self, recipe: Recipe, identity: Mapping[str, str]) -> dict[str, tuple[Any, Any]]:
         """Return in what a started run is not this one: settings, the teacher, the data; there, and here."""
         known = self.read_json(_TEACHER)
-        pairs = {name: (known.get(name, ""), value) for name, value in identity.items()}
+        pairs = {name: (str(known.get(name, "")), value) for name, value in identity.items()}
         other = {name: (there[:12], now[:12]) for name, (there, now) in pairs.items() if there != now}
         return recorded_recipe(self.path).differences(recipe) | other
 
@@ -226,7 +227,9 @@ class Run(Folder):
         lines = [self.parse(line, _METRICS) for line in content]
         epochs = self.read_json(RESULT).get("trained_epochs", len(lines)) if self.finished else len(lines)
         if epochs != len(lines):
-            raise InputError(f"{path} has {len(lines)} lines, and its run {epochs} epochs; put it back, or run it anew")
+            raise InputError(
+                f"{path} has {len(lines)} lines, and its run {brief(epochs)} epochs; put it back, or run it anew"
+            )
         return lines
 
     def keep_metrics(self, lines: Sequence[Mapping[str, Any]]) -> bool:
@@ -307,3 +310,9 @@ class Run(Folder):
         """Write result.json and drop the checkpoint: the run is done."""
         self.write_json(RESULT, result)
         self.tidy()
+
+    def tidy_finished(self) -> None:
+        """Drop what is left of a process that could not do it when it had finished, in the evaluations as well."""
+        super().tidy_finished()
+        for place in (OF_MODEL, OF_TEACHER):
+            FinishedEvaluation(self.path / place).tidy_finished()
