@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 import pwoa
 from pwoa.methods import METHODS
 from pwoa.models.architectures.registry import architecture_name
-from pwoa.recipe import load_recipe
+from pwoa.recipe import load_recipe, recorded_recipe
 from scripts import run_notebook
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -45,7 +45,7 @@ def main_of(name: str) -> Any:
 def test_own_model() -> None:
     scores = main_of("own_model")()
     assert scores["pgd20"] > 90
-    assert (pwoa.load_recipe("runs/examples/own_model/pruned/recipe.toml")).threat.radius == 0.05
+    assert recorded_recipe("runs/examples/own_model/pruned").threat.radius == 0.05
 
 
 def test_foreign_checkpoint(capsys: pytest.CaptureFixture[str]) -> None:
