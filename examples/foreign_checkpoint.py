@@ -19,8 +19,8 @@ def somebody_elses_file(path: Path) -> Path:
     return path
 
 
-def main(folder: str = "runs/examples/foreign", images: int = 2000, epochs: int = 1) -> Path:
-    """Prune the file; `images` and `epochs` say how long that takes."""
+def main(folder: str = "runs/examples/foreign", images: int = 2000, tested: int = 200) -> Path:
+    """Prune the file on so many training images, and measure the result on so many test images."""
     file = somebody_elses_file(Path(folder) / "checkpoint.pt")  # you have a real one: give its path instead
 
     # What is in it? Nothing in the file is executed, and what is no part of the network is told.
@@ -33,8 +33,8 @@ def main(folder: str = "runs/examples/foreign", images: int = 2000, epochs: int 
     teacher = pwoa.load_model(file, data)
 
     # Before anything is pruned, the teacher is checked. One that is not robust, or is fed wrong images, is refused.
-    settings = {"data.images": images, "search.epochs": epochs, "finetune.epochs": epochs}
-    settings |= {"evaluation.images": 200, "evaluation.strong": 0, "evaluation.checks": False}  # a quick look
+    settings = {"data.images": images, "data.validation": 200}
+    settings |= {"evaluation.images": tested, "evaluation.strong": 0, "evaluation.checks": False}  # a quick look
     result = pwoa.prune(teacher, data, rate=4, recipe="demo", settings=settings, folder=Path(folder) / "run")
     print(result)
 

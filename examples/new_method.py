@@ -49,7 +49,13 @@ class Noisy(PruningMethod):
 def main(folder: str = "runs/examples/noisy", settings: Mapping[str, Any] | None = None) -> Result:
     """Prune the embedded LeNet by the new method; everything else, from resuming to the report, is there already."""
     METHODS["noisy"] = Noisy
-    quick = {"data.images": 2000, "evaluation.images": 200, "evaluation.strong": 0, "evaluation.checks": False}
+    quick = {
+        "data.images": 2000,
+        "data.validation": 200,
+        "evaluation.images": 200,
+        "evaluation.strong": 0,
+        "evaluation.checks": False,
+    }
     result = pwoa.prune(
         "embedded", "mnist-mini", method="noisy", recipe="demo", settings=quick | dict(settings or {}), folder=folder
     )

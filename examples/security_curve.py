@@ -17,7 +17,8 @@ def main(
 ) -> Path:
     """Measure a teacher and what pruning left of it on so many images, and draw both; return the picture's path."""
     data = pwoa.load_data("mnist-mini")
-    settings = {"data.images": training, "evaluation.attacks": "natural", "evaluation.strong": 0}
+    settings = {"data.images": training, "data.validation": 200, "evaluation.attacks": "natural"}
+    settings |= {"evaluation.strong": 0, "evaluation.checks": False}
     result = pwoa.prune("embedded", data, rate=8, recipe="demo", settings=settings, folder=Path(folder) / "run")
     models: dict[str, str | Path] = {"teacher": "embedded", "an eighth of it": result.folder}
 

@@ -13,6 +13,7 @@ recipe = "demo"
 
 [set]
 "data.images" = 1000
+"data.validation" = 200
 "evaluation.attacks" = ["natural", "pgd20"]
 "evaluation.images" = 200
 "evaluation.strong" = 0
