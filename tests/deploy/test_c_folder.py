@@ -246,6 +246,20 @@ def test_nothing_is_half_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert [path.name for path in tmp_path.iterdir()] == ["full"]
 
 
+def test_images_of_another_shape_are_refused(tmp_path: Path) -> None:
+    model, images = random_network(3)
+    with pytest.raises(InputError, match=r"the images are .*, the sample is "):
+        write_c(model, images, tmp_path / "c", images=torch.zeros(1, 1, 1, 1))
+    assert not any(tmp_path.iterdir())
+
+
+def test_a_model_in_half_precision_is_written_in_single(tmp_path: Path) -> None:
+    model, images = random_network(3)
+    write_c(model.half(), images, tmp_path / "c")
+    with torch.no_grad():
+        assert close(load_c(tmp_path / "c")(images), model.float()(images))
+
+
 def test_an_empty_folder_is_taken(tmp_path: Path) -> None:
     (tmp_path / "c").mkdir()
     write_c(*random_network(3), tmp_path / "c")

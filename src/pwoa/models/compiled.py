@@ -74,6 +74,7 @@ class CompiledModel:
         shape = library.model_shape_of(net)
         self.shape = (shape.channels, shape.height, shape.width)
         self.classes = int(shape.classes)
+        self._wanted = "[N, {}, {}, {}]".format(*self.shape)
 
     def __call__(self, images: Images) -> Images:
         if isinstance(images, Tensor):
@@ -81,11 +82,10 @@ class CompiledModel:
         return self._run(images)
 
     def _run(self, images: Any) -> NDArray[np.float32]:
-        wanted = "[N, {}, {}, {}]".format(*self.shape)
         if not isinstance(images, np.ndarray):
-            raise InputError(f"images are a float32 array or tensor {wanted}, not a {type(images).__name__}")
+            raise InputError(f"images are a float32 array or tensor {self._wanted}, not a {type(images).__name__}")
         if images.ndim != 4 or images.shape[1:] != self.shape or images.dtype != np.float32:
-            raise InputError(f"images are float32 {wanted}, not {images.dtype} {list(images.shape)}")
+            raise InputError(f"images are float32 {self._wanted}, not {images.dtype} {list(images.shape)}")
         images = np.ascontiguousarray(images)
         logits = np.empty((len(images), self.classes), np.float32)
         with self._lock:

@@ -1,5 +1,6 @@
 """Writing a network as a folder of C: model.c and model.h, the same for every network, and weights.bin, which is it."""
 
+import copy
 import hashlib
 import os
 import shutil
@@ -16,7 +17,6 @@ from torch import Tensor, nn
 from pwoa.deploy.c.blob import pack
 from pwoa.deploy.tracing import trace
 from pwoa.errors import InputError
-from pwoa.models.border import evaluating
 from pwoa.models.compiled import ARTEFACT, CODE, WEIGHTS
 from pwoa.storage.folder import naming, sealed, to_json
 
@@ -41,6 +41,8 @@ def write_c(
     folder = Path(folder)
     if folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):
         raise InputError(f"{folder} exists and is not empty; choose another folder")
+    if images is not None and images.shape[1:] != sample.shape[1:]:
+        raise InputError(f"the images are {list(images.shape[1:])}, the sample is {list(sample.shape[1:])}")
     graph = trace(model, sample)
     weights = pack(graph)
     shape, classes = graph.shapes[0], graph.shapes[graph.output][0]
@@ -60,9 +62,8 @@ def write_c(
 
 def _vectors(model: nn.Module, images: Tensor, classes: int) -> bytes:
     """Return images and their logits by torch, as check.c reads them."""
-    device = next((value.device for value in model.parameters()), images.device)
-    with evaluating(model), torch.no_grad():
-        logits = model(images.to(device).float()).float().cpu().numpy()
+    with torch.no_grad():
+        logits = copy.deepcopy(model).cpu().float().eval()(images.cpu().float()).numpy()
     numbers = images.detach().cpu().float().numpy()
     header = struct.pack("<5I", *numbers.shape, classes)
     return header + np.ascontiguousarray(numbers, "<f4").tobytes() + np.ascontiguousarray(logits, "<f4").tobytes()
