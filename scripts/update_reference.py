@@ -20,6 +20,7 @@ import typer
 
 import pwoa
 from pwoa.cli import app
+from pwoa.report.page import report
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 COMMANDS_HEAD = """# Command line
@@ -88,6 +89,7 @@ def _cell(text: str) -> str:
 def python_page() -> str:
     """Return the text of the page on Python."""
     offered = {name: getattr(pwoa, name) for name in sorted(pwoa.__all__, key=str.lower) if name != "__version__"}
+    offered["report"] = report  # the room of that name is called as this is
     functions = {name: value for name, value in offered.items() if inspect.isfunction(value)}
     classes = {name: value for name, value in offered.items() if inspect.isclass(value)}
     returned = {name: getattr(import_module(module), name) for name, module in RETURNED.items()}
@@ -129,7 +131,8 @@ def _returned(function: Callable[..., Any]) -> str:
 def _parameters(function: Callable[..., Any]) -> Iterator[tuple[str, str, str]]:
     """Yield the name, type and default of each parameter; types as they are written in the code."""
     given = _tree(function).args
-    written = {each.arg: each.annotation for each in (*given.posonlyargs, *given.args, *given.kwonlyargs)}
+    every = (*given.posonlyargs, *given.args, *([given.vararg] if given.vararg else []), *given.kwonlyargs)
+    written = {each.arg: each.annotation for each in every}
     for name, parameter in inspect.signature(function).parameters.items():
         if name not in ("self", "cls"):
             default = "" if parameter.default is inspect.Parameter.empty else f"`{parameter.default!r}`"

@@ -143,8 +143,9 @@ def test_a_comparison_fits_eighty_columns_and_tells_what_to_know(tmp_path: Path)
 
 
 @pytest.fixture
-def drawn(monkeypatch: pytest.MonkeyPatch) -> list[Figure]:
+def drawn(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[Figure]:
     """The figures that have been saved."""
+    monkeypatch.chdir(tmp_path)
     figures: list[Figure] = []
     monkeypatch.setattr(Figure, "savefig", lambda figure, *_, **__: figures.append(figure))
     return figures

@@ -3,22 +3,20 @@
 import os
 import shutil
 import tempfile
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from pwoa.deploy.c import load_c, write_c
 from pwoa.deploy.export import Draft
 from pwoa.deploy.original import Original
 from pwoa.storage.folder import naming
-
-_route: Any = import_module("pwoa.deploy.c")
 
 
 def draft(original: Original) -> Draft:
     """Write a model as C code, and compile it to see what it computes."""
 
     def write(folder: Path, about: dict[str, Any]) -> None:
-        _route.write_c(original.model, original.sample, folder, about=about, images=original.images_to_test)
+        write_c(original.model, original.sample, folder, about=about, images=original.images_to_test)
 
     def save(path: Path, about: dict[str, Any]) -> None:
         aside, before = (path.with_name(f".{os.urandom(8).hex()}.part") for _ in range(2))
@@ -34,4 +32,4 @@ def draft(original: Original) -> Draft:
 
     with tempfile.TemporaryDirectory() as temporary:
         write(Path(temporary) / "c", {})
-        return Draft(_route.load_c(Path(temporary) / "c"), save, exact=True)
+        return Draft(load_c(Path(temporary) / "c"), save, exact=True)
