@@ -126,6 +126,16 @@ def test_a_run_is_saved_with_what_was_measured(tmp_path: Path, result: Result, t
     assert "on 48 test images" in card
 
 
+def test_a_card_is_made_of_what_a_run_says_or_refused_in_one_line(result: Result) -> None:
+    about = Run(result.folder).read_json("model.json")
+    Run(result.folder).write_json("model.json", {key: value for key, value in about.items() if key != "versions"})
+    assert "## Accuracy" in card_of(result.folder)
+    for width in ("abc", "nan", "1e9", "\n", "-1"):
+        Run(result.folder).write_json("model.json", about | {"architecture": f"lenet@{width}"})
+        with pytest.raises(InputError, match=r"is no architecture with a width, as resnet18@0.5 is$"):
+            card_of(result.folder)
+
+
 def test_what_is_pruned_in_a_model_without_a_run_is_counted(tmp_path: Path) -> None:
     model = network()
     with torch.no_grad():
@@ -236,6 +246,11 @@ def test_every_tensor_must_fit_even_if_the_fingerprint_was_made_for_it(folder: P
         ({"threat": {"norm": "l7", "radius": 1, "step": 1}}, "threat in config.json must be norm, radius and step"),
         ({"threat": "linf"}, "threat in config.json must be norm, radius and step"),
         ({"sparsity": []}, "sparsity in config.json must be the total and kept weights of each layer"),
+        (
+            {"sparsity": [{"total": 2, "kept": 1}]},
+            "sparsity in config.json must be the total and kept weights of each layer",
+        ),
+        ({"nonzero": 10**400}, "nonzero in config.json must be a whole number"),
         ({"sparsity": [{"total": "many"}]}, "sparsity in config.json must be the total and kept weights of each layer"),
         ({"fingerprint": None}, "fingerprint in config.json must be a SHA-256"),
         ({"fingerprint": "0" * 64}, "another fingerprint"),

@@ -1,5 +1,6 @@
 """A model for others: a folder in the convention of the Hugging Face hub, and a push to it."""
 
+import re
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -139,6 +140,8 @@ def _packed(
 ) -> _Shared:
     architecture = without_place(about["architecture"])
     name, _, width = (architecture, "", "") if ":" in architecture else architecture.partition("@")
+    if width and not re.fullmatch(r"\d{1,9}(\.\d{1,20})?", width, re.ASCII):
+        raise InputError(f"{architecture!r} is no architecture with a width, as resnet18@0.5 is")
     config = {
         "format": FORMAT,
         "architecture": name,
@@ -146,6 +149,6 @@ def _packed(
         **{key: about.get(key) for key in ("classes", "channels", "normalisation", "threat", "sparsity")},
         **{key: about[key] for key in ("parameters", "nonzero", "left_out") if key in about},
         "fingerprint": state_fingerprint(tensors),
-        "versions": about["versions"],
+        "versions": about.get("versions", {}),
     }
     return _Shared(config, tensors, model_card(config, result, recipe))

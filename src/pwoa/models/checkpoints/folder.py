@@ -158,10 +158,6 @@ def _is_count(value: Any) -> bool:
     return type(value) is int and 0 < value < 1 << 31
 
 
-def _is_size(value: Any) -> bool:
-    return type(value) is int and value >= 0
-
-
 def _is_number(value: Any) -> bool:
     return type(value) in (int, float) and abs(value) < 1e30  # not NaN, and not thousands of digits
 
@@ -178,7 +174,10 @@ def _is_threat(value: Any) -> bool:
 
 def _is_sparsity(value: Any) -> bool:
     rows = value if isinstance(value, list) and value else [None]
-    return all(isinstance(row, dict) and all(_is_whole(row.get(key)) for key in ("total", "kept")) for row in rows)
+    return all(
+        isinstance(row, dict) and "layer" in row and all(_is_whole(row.get(key)) for key in ("total", "kept"))
+        for row in rows
+    )
 
 
 def _is_whole(value: Any) -> bool:
@@ -204,7 +203,7 @@ _FIELDS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "sparsity": (_is_sparsity, "the total and kept weights of each layer"),
     "accuracy": (_is_accuracy, "numbers by attack"),
     "parameters": (_is_count, "a whole number above 0"),
-    "nonzero": (_is_size, "a whole number"),
+    "nonzero": (_is_whole, "a whole number"),
     "left_out": (_is_left_out, "names with the reasons why they are not pruned"),
     "fingerprint": (_is_text, "a SHA-256"),
 }
