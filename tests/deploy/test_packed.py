@@ -30,7 +30,7 @@ from pwoa.models.checkpoints.packed import KEY, pack, read_packed, to_packed, un
 from pwoa.models.load import kind_of, load_model, trained_threat
 from pwoa.recipe import load_recipe
 from pwoa.report.inspection import inspect
-from pwoa.runs.prune import _load_teacher
+from pwoa.runs.teacher import load_teacher
 from pwoa.storage.folder import sealed
 from tests.conftest import TinyNet
 from tests.torture.mutations import mutate, mutate_json
@@ -153,7 +153,7 @@ def test_it_knows_its_normalisation_and_threat(tmp_path: Path) -> None:
 def test_it_can_be_a_teacher_by_a_recipe_that_names_another_architecture(tmp_path: Path) -> None:
     path = export(lenet(), "packed", tmp_path).path
     recipe = load_recipe("mnist").with_settings({"teacher.checkpoint": str(path), "teacher.architecture": "lenet"})
-    teacher, architecture = _load_teacher(recipe, load_data("mnist-mini"))
+    teacher, architecture = load_teacher(recipe, load_data("mnist-mini"))
     assert equal(teacher, lenet())
     assert architecture == "lenet@0.25"
 
