@@ -37,7 +37,7 @@ def main(folder: str = "runs/examples/sweep", grid: str = GRID) -> Swept:
 
     # A row for each run is in rows.json; the table has the mean over seeds for each label, the teacher first.
     for label, row in result.table.items():
-        print(f"{label:30}", "  ".join(f"{attack} {value}" for attack, value in row.items()))
+        print(f"{label:30}", "  ".join(f"{attack} {value}" for attack, value in row.items() if value))
     for name, reason in result.failed.items():
         print(f"{name} failed: {reason}")
     return result
