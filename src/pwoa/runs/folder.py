@@ -19,7 +19,6 @@ import hashlib
 import io
 import itertools
 import json
-import pickle
 import shutil
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -281,7 +280,7 @@ class Run(Folder):
             state = torch.load(archive, map_location="cpu", weights_only=True)
             if not isinstance(state, dict):
                 raise ValueError("it is no state of a run")
-        except (RuntimeError, EOFError, ValueError, LookupError, TypeError, pickle.UnpicklingError) as error:
+        except Exception as error:  # torch raises anything on a damaged file
             raise InputError(f"{path} is damaged ({first_line(error)}); delete it, and the run begins anew") from None
         return state
 
