@@ -140,7 +140,7 @@ def test_evaluate_gives_back_what_the_run_has_measured(
 ) -> None:
     class Refusing(Progress):
         def start(self, task: str, total: int, done: int = 0) -> None:
-            raise AssertionError("nothing should be measured again")
+            assert task.startswith("loading"), "nothing should be measured again"
 
     result = pwoa.prune(tiny_teacher, tiny_data, recipe=quick(**SHORT), folder=tmp_path / "run")
     scores = pwoa.evaluate(
@@ -205,7 +205,7 @@ def make_older(folder: Path) -> None:
     shutil.rmtree(folder / "evaluation")
     for name in ("result.json", "model.json", "teacher.json"):
         about = read(folder / name)
-        for key in {"checksum", "fingerprint", "model", "warnings"} & about.keys():
+        for key in {"checksum", "fingerprint", "model", "warnings", "identity"} & about.keys():
             del about[key]
         (folder / name).write_text(json.dumps(about))
 

@@ -409,6 +409,17 @@ def test_a_flipped_bit_in_any_file_of_a_run_is_found(ended: Run, quick: Make, na
         assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize("name", ["recipe.toml", "teacher.json"])
+def test_a_finished_run_with_the_recipe_or_the_teacher_of_another_is_refused(
+    ended: Run, tmp_path: Path, quick: Make, name: str
+) -> None:
+    other = Run(tmp_path / "other")
+    other.begin(quick(sparsity__rate=16.0), {**OURS, "teacher": "other"})
+    (ended.path / name).write_bytes((other.path / name).read_bytes())
+    with pytest.raises(InputError, match=r"result.json is of another recipe, teacher or data; put back its own files"):
+        ended.result()
+
+
 def test_weights_and_results_of_another_run_are_refused(ended: Run, tmp_path: Path, quick: Make) -> None:
     other = Run(tmp_path / "other")
     other.begin(quick(training__seed=9), OURS)
@@ -427,7 +438,7 @@ def test_weights_and_results_of_another_run_are_refused(ended: Run, tmp_path: Pa
 def test_a_run_without_hashes_still_loads(ended: Run) -> None:
     for name in ("model.json", "result.json"):
         about = json.loads((ended.path / name).read_text())
-        for key in {"checksum", "fingerprint", "model"} & about.keys():
+        for key in {"checksum", "fingerprint", "model", "identity"} & about.keys():
             del about[key]
         (ended.path / name).write_text(json.dumps(about))
     load_model(ended.path)

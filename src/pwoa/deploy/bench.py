@@ -117,9 +117,12 @@ def bench(
     routes: of `pwoa.deploy.routes.ROUTES`; all by default. One that is not installed is named in `missing`.
     threads: how many to compute with; `all` is one for each core.
     seconds: how long to time in all, about: each turn has two calls at least. Writing and compiling come before.
-    batch: images at a time, for the throughput. images: how many test images the answers are compared on.
+    batch: images at a time, for the throughput.
+    images: how many test images the answers are compared on.
     memory: whether to measure it, in a new process for each model and route.
+    data_folder: as for `load_data`.
     folder: where result.json is kept; None keeps nothing.
+    progress: by default bars on a terminal and nothing elsewhere; False shows nothing, True lines everywhere.
     """
     progress = choose_progress(progress)
     _check_numbers(seconds, batch, images)

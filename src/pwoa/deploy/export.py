@@ -81,10 +81,13 @@ def export(
         bits), or c (a folder of C code).
     out: the folder to write into; None is `export` in the run folder, or `export/NAME`. What is there is refused, but
         for the same export.
-    data: the images the model is for, as `load_data` takes them; None takes the run's. On the first `images` test
-        images the artefact is compared with torch before it is put in place; int8 is calibrated on training images.
+    data: the images the model is for, as `load_data` takes them; None takes the run's. int8 is calibrated on training
+        images.
+    data_folder: as for `load_data`.
+    images: on how many test images the artefact is compared with torch before it is put in place.
     architecture, mean, std: as for `load_model`.
     values: how a packed file keeps its weights: float32 (the same to the bit, the default), float16, or int8.
+    progress: by default bars on a terminal and nothing elsewhere; False shows nothing, True lines everywhere.
     """
     (made,) = exports(
         source,

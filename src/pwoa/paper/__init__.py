@@ -152,10 +152,13 @@ def reproduce(
     out: the folder of the runs, rows, tables and figures; the same folder again goes on.
     scale: paper, the paper's epochs; short; or quick, a rehearsal on the embedded data.
     results: a folder with the rows of earlier runs (paper.json), which count as done and are shown.
-    teachers: a folder with the teachers' checkpoints, by name; train_teachers: train those that are not there.
-    settings: as `section.key=value`, for all runs. collect: add the new rows to those of `results`.
+    teachers: a folder with the teachers' checkpoints, by name.
+    train_teachers: train the teachers that are not there.
+    settings: as `section.key=value`, for all runs.
+    collect: add the new rows to those of `results`.
     draw_only: run nothing, and show what the rows of `results` and of `out` have.
     on, jobs, address, retries, minutes: as those of a sweep.
+    progress: by default bars on a terminal and nothing elsewhere; False shows nothing, True lines everywhere.
     """
     progress = choose_progress(progress)
     chosen = [names] if isinstance(names, str) else list(names)

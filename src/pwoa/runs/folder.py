@@ -212,6 +212,8 @@ class Run(Folder):
             raise InputError(f"{self.path / RESULT} is damaged: its {odd[0]} cannot be; run it anew elsewhere")
         if "model" in summary and summary["model"] != self.read_json(DESCRIPTION).get("fingerprint"):
             raise InputError(f"{self.path / RESULT} is of another model than {DESCRIPTION}; run it anew elsewhere")
+        if "identity" in summary and summary["identity"] != self._files_hash():
+            raise InputError(f"{self.path / RESULT} is of another recipe, teacher or data; put back its own files")
         return summary
 
     def log(self, line: Mapping[str, Any]) -> None:
@@ -290,6 +292,11 @@ class Run(Folder):
         text = json.dumps({key: value for key, value in recipe.items() if key not in INCIDENTAL})
         return hashlib.sha256(text.encode() + read_bytes(self.path / _TEACHER, TEXT_LIMIT)).digest()
 
+    def _files_hash(self) -> str:
+        """Return a hash of what the run is, as its files say it: they stay as they are when settings are added later."""
+        parts = (read_bytes(self.path / name, TEXT_LIMIT) for name in (RECIPE, _TEACHER))
+        return hashlib.sha256(b"\0".join(parts)).hexdigest()
+
     def discard(self) -> None:
         """Remove all that the run has written so far, so that the folder can be given to another."""
         for name in (*reversed(self.marks), _METRICS):
@@ -305,10 +312,12 @@ class Run(Folder):
         self.write_json(DESCRIPTION, {**about, "fingerprint": written})
         return written
 
-    def finish(self, result: Mapping[str, Any]) -> None:
-        """Write result.json and drop the checkpoint: the run is done."""
-        self.write_json(RESULT, result)
+    def finish(self, result: Mapping[str, Any]) -> dict[str, Any]:
+        """Write result.json, with what run it is of, and drop the checkpoint: the run is done."""
+        summary = {**result, "identity": self._files_hash()}
+        self.write_json(RESULT, summary)
         self.tidy()
+        return summary
 
     def tidy_finished(self) -> None:
         """Drop what is left of a process that could not do it when it had finished, in the evaluations as well."""

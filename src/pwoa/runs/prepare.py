@@ -191,8 +191,9 @@ def measure_model(
 
 def measuring_parts(model: nn.Module, loaded: Loaded, role: str) -> list[Part]:
     """Return what `measure_model` will do, as parts of a plan."""
-    recipe = loaded.recipe
-    return parts(_subject(model, loaded, {}), recipe.evaluation, recipe.threat, _task(role))
+    recipe, subject = loaded.recipe, _subject(model, loaded, {})
+    attacks = subject.possible(recipe.evaluation.attacks, given=True)
+    return parts(subject, replace(recipe.evaluation, attacks=attacks), recipe.threat, _task(role))
 
 
 def _subject(model: nn.Module, loaded: Loaded, hashes: Mapping[str, str]) -> Subject:

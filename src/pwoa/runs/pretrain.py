@@ -122,7 +122,7 @@ def pretrain(
                 "accuracy": scores.accuracies,
                 **prepare.evaluation_summary(scores),
             }
-            run.finish(summary)
+            summary = run.finish(summary)
     warn_of(prepare.findings_in(summary))
     return Result(network, run.path, summary, run.metrics())
 

@@ -184,7 +184,7 @@ def prune(
             left = {row["layer"]: row["kept"] for row in size["sparsity"]}
             if warning := warn_of_thin_layers(student, plan.sparsity, left):
                 summary["warnings"].append({"check": "thin layers", "message": warning})
-            run.finish(summary)
+            summary = run.finish(summary)
     warn_of(prepare.findings_in(summary))
     return Result(student, run.path, summary, run.metrics())
 
