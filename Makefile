@@ -7,8 +7,8 @@ BIN := $(VENV)/bin
 demo: setup
 	@$(BIN)/pwoa demo
 
-test: setup
-	$(BIN)/python -m pytest
+test: setup # in as many processes as there are cores, up to four, with a thread each
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --maxprocesses 4
 
 torture: setup
 	$(BIN)/python -m tests.torture.inputs

@@ -293,7 +293,7 @@ class Run(Folder):
         return hashlib.sha256(text.encode() + read_bytes(self.path / _TEACHER, TEXT_LIMIT)).digest()
 
     def _files_hash(self) -> str:
-        """Return a hash of what the run is, as its files say it: they stay as they are when settings are added later."""
+        """Return a hash of what the run is, as its files say it: these stay when settings are added later."""
         parts = (read_bytes(self.path / name, TEXT_LIMIT) for name in (RECIPE, _TEACHER))
         return hashlib.sha256(b"\0".join(parts)).hexdigest()
 
