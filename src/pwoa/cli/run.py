@@ -220,7 +220,7 @@ def demo(
         "teacher (dense)": result["teacher"],
         "naive pruning": result["naive"],
         "PwoA": result["pwoa"],
-        "robust (beyond the paper)": result["robust"],
+        "robust": result["robust"],
     }
     rate = f"rate {result['rate']:.4g} ({result['overall_rate']:.4g} over all parameters)"
     title = f"Accuracy in % on {counted(result['images'], 'test image')}, l∞ 0.3, {rate}"

@@ -169,7 +169,8 @@ def prune(
             if teacher_evaluation is not None and not place.exists():
                 share_measurement(teacher, identity["teacher"], loaded, Path(teacher_evaluation), progress)
                 copy_finished(teacher_evaluation, place)
-            dense = prepare.measure_model(teacher, identity["teacher"], loaded, place, "teacher", progress)
+            told = progress if teacher_evaluation is None else Progress()
+            dense = prepare.measure_model(teacher, identity["teacher"], loaded, place, "teacher", told)
             pruned = prepare.measure_model(student, model_hash, loaded, run.path / OF_MODEL, "pruned model", progress)
             summary = {
                 **prepare.training_summary(loaded, engine, processes),
