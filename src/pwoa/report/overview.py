@@ -165,7 +165,7 @@ def _card(name: str, value: float, note: str, look: int) -> Markup:
 def _notes(stories: Sequence[Story], failed: Mapping[str, str]) -> Markup:
     told = Markup("")
     if doubtful := [story.name for story in stories if story.warnings]:
-        said = f"The defence checks doubt numbers of {_some(doubtful)}; see there."
+        said = f"There are warnings about {_some(doubtful)}; they are below, in their own sections."
         told += element("div", element("p", said), class_="note warning")
     if broken := [story.name for story in stories if story.missing or story.state != "finished"]:
         said = f"{counted(len(broken), 'folder is', 'folders are')} not whole or not finished: {_some(broken)}."

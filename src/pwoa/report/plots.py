@@ -31,7 +31,7 @@ def accuracy_bars(
         places = [group + (number - (len(rows) - 1) / 2) * width for group in range(len(attacks))]
         colour = _COLOURS[number % len(_COLOURS)]
         bars = axes.bar(places, [scores[a] for a in attacks], width * 0.94, label=name, color=colour)
-        axes.bar_label(bars, fmt="%.1f", fontsize=7, padding=1)
+        axes.bar_label(bars, fmt="%.1f" if len(rows) < 4 else "%.0f", fontsize=7, padding=1)  # else they overlap
     axes.set_xticks(range(len(attacks)), [_below(attack, fewer or {}) for attack in attacks])
     axes.set_ylim(0, 108)
     figure.legend(loc="outside lower center", ncols=len(rows), frameon=False)
