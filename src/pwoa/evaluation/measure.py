@@ -276,9 +276,14 @@ def measure(
 
 
 def _keep_examples(place: EvaluationFolder, subject: Subject, threat: Threat, seed: int, progress: Progress) -> None:
-    """Keep a dozen images to look at; an evaluation that took hours is not lost where that fails."""
+    """Keep a dozen images to look at; where a network cannot be attacked so, there are none.
+
+    What the disk refuses is an error: the same command writes it later, and nothing is measured again.
+    """
     try:
         keep_examples(place.path / EXAMPLES, subject, threat, seed)
+    except (OSError, InputError):
+        raise
     except Exception as error:  # a user's own network can raise anything
         progress.say(f"note: no example images are kept: {first_line(error)}")
 
