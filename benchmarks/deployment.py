@@ -6,7 +6,8 @@ ResNet-18 at several rates, allocations and budgets, and the embedded LeNet at r
 teacher's own weights, without any training: the speed does not depend on what the weights are, only on where they are
 zero. `same_verdicts` is the share of the test images on which a route has the class of the pruned network in torch.
 `milliseconds_teacher_best` is the teacher's fastest float32 route in the same run. Milliseconds are the processor's, so
-that they hold on a busy machine too; `busyness` is how many times as long the clock took.
+that they hold on a busy machine too; `busyness` is how many times as long the clock took. Networks that the file has
+already are not timed again.
 """
 
 from __future__ import annotations
@@ -66,7 +67,13 @@ def pruned(teacher: nn.Module, how: Pruning, x: torch.Tensor) -> nn.Module:
 def rows(
     name: str, teacher: nn.Module, data: Data, prunings: tuple[Pruning, ...], given: argparse.Namespace
 ) -> Iterator[Row]:
-    """Yield a row for each network and route, timed in one run."""
+    """Yield a row for each network and route that the file does not have, timed in one run."""
+    present = {
+        tuple(row[key] for key in ("network", *Pruning._fields)) for row in (load_rows(given.out) if given.out else ())
+    }
+    prunings = tuple(how for how in prunings if (name, *how) not in present)
+    if not prunings:
+        return
     x, _ = data.test.batch(torch.arange(2))
     networks = {how: pruned(teacher, how, x) for how in prunings}
     found = pwoa.bench(
@@ -81,7 +88,7 @@ def rows(
         progress=ConsoleProgress(),
     )
     best = found.fastest(TEACHER, exact=True)
-    for how in (DENSE, *prunings):
+    for how in (*(() if (name, *DENSE) in present else (DENSE,)), *prunings):
         mine = [row for row in found.rows if row["model"] == (TEACHER if how is DENSE else str(how))]
         same = {} if how is DENSE else same_verdicts(networks[how], data, [row["route"] for row in mine], given.images)
         for row in mine:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 
 import pytest
 import torch
@@ -11,12 +12,15 @@ from benchmarks.deployment import Pruning, pruned, rows
 from pwoa.data.images import Data
 from pwoa.deploy import bench
 from pwoa.sparsity.constraint import count
+from pwoa.storage.folder import save_rows
 from tests.conftest import TinyNet
 
 
-def test_every_pruning_has_its_rows(tiny_teacher: TinyNet, tiny_data: Data, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_pruning_has_its_rows_and_none_is_timed_again(
+    tiny_teacher: TinyNet, tiny_data: Data, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setattr(bench, "peak_memory", lambda *given: None)
-    given = argparse.Namespace(routes="torch,c", seconds=0.01, images=40)
+    given = argparse.Namespace(routes="torch,c", seconds=0.01, images=40, out=tmp_path / "rows.json")
     prunings = (Pruning(4), Pruning(4, "uniform", "macs"))
     found = list(rows("tiny", tiny_teacher, tiny_data, prunings, given))
     assert [(row["rate"], row["allocation"], row["budget"], row["route"]) for row in found] == [
@@ -32,6 +36,9 @@ def test_every_pruning_has_its_rows(tiny_teacher: TinyNet, tiny_data: Data, monk
     assert [row["same_verdicts"] for row in found] == [None, None, None, 1.0, None, 1.0]
     assert found[5]["macs"] <= found[5]["macs_dense"] / 4 + 1
     assert found[0]["macs"] == found[0]["macs_dense"]
+    save_rows(given.out, found[:4])
+    again = list(rows("tiny", tiny_teacher, tiny_data, prunings, given))
+    assert [(row["rate"], row["budget"], row["route"]) for row in again] == [(4, "macs", "torch"), (4, "macs", "c")]
 
 
 def test_the_smallest_weights_go_and_the_teacher_stays(tiny_teacher: TinyNet) -> None:
