@@ -154,8 +154,9 @@ def deployment_table(path: Path) -> str:
     if checked:
         same, far = min(row["same_verdicts"] for row in checked), max(row["max_difference"] for row in checked)
         agree = (
-            f" On {max(row['images'] for row in checked):,} test images C has torch's class on {100 * same:.2f} % or "
-            f"more; its logits are within {far:.0e} of the largest one."
+            f" C has torch's class on at least {100 * same:.2f} % of the test images "
+            f"({max(row['images'] for row in checked):,} of them at most); its logits are within {far:.0e} of the "
+            "largest one."
         )
     return (
         f"One image on one core of {rows[0]['device']}, milliseconds, medians of runs in turns; masks by magnitude. "

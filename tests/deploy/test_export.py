@@ -66,11 +66,11 @@ def test_the_verb_writes_into_the_run_and_prints_what(run: Result) -> None:
         assert f"{kind}: {path}" in output
         assert identity(path) in output
     dense = (run.folder / "model.safetensors").stat().st_size
-    found = re.findall(r"([\d,]+) bytes; dense in float32 ([\d,]+): ([\d.]+)× as many", output)
+    found = re.findall(r"([\d,]+) bytes, ([\d.]+)× smaller than dense in float32 \(([\d,]+)\)", output)
     numbers = [[float(text.replace(",", "")) for text in row] for row in found]
-    assert [row[1] for row in numbers] == [dense, dense]
-    assert all(row[2] == pytest.approx(row[1] / row[0], abs=0.01) for row in numbers)
-    assert numbers[0][2] > 5
+    assert [row[2] for row in numbers] == [dense, dense]
+    assert all(row[1] == pytest.approx(row[2] / row[0], abs=0.01) for row in numbers)
+    assert numbers[0][1] > 5
     assert output.count("the same class on 100 of 100 test images") == 2
     assert [path.name for path in (run.folder / "export").iterdir() if path.name.startswith(".")] == []
 

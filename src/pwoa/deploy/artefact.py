@@ -56,7 +56,8 @@ class Artefact:
 
     def __str__(self) -> str:
         size = (
-            f"{self.bytes:,} bytes, {self.dense_bytes / self.bytes:.2f}× smaller than dense float32 ({self.dense_bytes:,})"
+            f"{self.bytes:,} bytes, {self.dense_bytes / self.bytes:.2f}× smaller than dense in float32 "
+            f"({self.dense_bytes:,})"
         )
         found = str(self.check) if self.check else f"not compared with torch on images: {self.unchecked}"
         return f"{self.kind}: {self.path}\n  {size}\n  {found}\n  sha256 {self.sha256}"
