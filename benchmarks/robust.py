@@ -5,21 +5,24 @@
 
 Natural accuracy, PGD-20 and CW are of all test images (`--images`), AutoAttack of the first 1,000 (`--autoattack`).
 `wall_seconds` are from the start of the run to its last attack but AutoAttack, compilation included. Rows that the file
-has already are skipped, no run begins after `--minutes`, and a killed run goes on in its folder under `--runs`.
+has already are skipped, no run begins after `--minutes`, and a killed run goes on in its folder under `--runs`. With
+`--autoattack 0` it is left out, and the same command without that adds it to the rows whose runs are still there.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pwoa
-from benchmarks.rows import Row, keep_rows, load_rows, one_line, option_parser, rounded
+from benchmarks.rows import Row, load_rows, one_line, option_parser, rounded
 from pwoa.evaluation.folder import OF_TEACHER
 from pwoa.progress import ConsoleProgress, Progress
 from pwoa.runs.folder import Result
+from pwoa.storage.folder import save_rows
 from pwoa.sweep.rows import epochs_of
 
 ATTACKS = ("natural", "pgd20", "cw")
@@ -31,20 +34,28 @@ _SAME = ("dataset", "architecture", "teacher", "preset", "allocation", "budget",
 def main(words: Sequence[str] | None = None, progress: Progress | None = None) -> None:
     """Prune by every preset, rate and seed that has no row yet."""
     options = _options(words)
-    keep_rows(rows(options, progress or ConsoleProgress()), options.out)
+    before = load_rows(options.out)
+    incomplete = [row for row in before if options.autoattack and row["autoattack"] is None]
+    complete = [row for row in before if row not in incomplete]
+    made: list[Row] = []
+    for row in rows(options, complete, progress or ConsoleProgress()):
+        print(json.dumps(row), flush=True)
+        made.append(row)
+        waiting = [old for old in incomplete if _key(old) not in [_key(new) for new in made]]
+        save_rows(options.out, [*complete, *waiting, *made])
 
 
-def rows(options: argparse.Namespace, progress: Progress) -> Iterator[Row]:
-    """Yield a row for each run that the file does not have, as far as the time goes."""
+def rows(options: argparse.Namespace, present: Sequence[Row], progress: Progress) -> Iterator[Row]:
+    """Yield a row for each run that is not present, as far as the time goes."""
     began = time.monotonic()
-    present = [{key: row.get(key) for key in _SAME} for row in load_rows(options.out)] if options.out else []
+    known = [_key(row) for row in present]
     for seed in options.seeds:
         measured: Path | None = None  # of the teacher, by attacks of this seed
         for preset in options.presets:
             for rate in options.rates:
                 recipe = _recipe(options, preset, rate, seed)
                 about = _about(recipe, preset, options)
-                if about in present:
+                if about in known:
                     continue
                 name = f"{preset}-{recipe.sparsity.budget}-{recipe.sparsity.allocation}-x{rate:g}-seed{seed}"
                 if time.monotonic() - began > 60 * options.minutes:
@@ -59,9 +70,14 @@ def rows(options: argparse.Namespace, progress: Progress) -> Iterator[Row]:
                 yield _row(about, result, wall, options, progress)
 
 
+def _key(row: Row) -> Row:
+    return {key: row.get(key) for key in _SAME}
+
+
 def _recipe(options: argparse.Namespace, preset: str, rate: float, seed: int) -> pwoa.Recipe:
     given = {"sparsity.rate": rate, "sparsity.budget": options.budget, "training.seed": seed}
     given |= {"evaluation.attacks": ATTACKS, "evaluation.images": options.images}
+    given |= {"evaluation.strong": 0, "evaluation.checks": False}  # AutoAttack comes after it
     given |= {"teacher.checkpoint": options.teacher} if options.teacher else {}
     given |= {"data.folder": options.data_folder} if options.data_folder else {}
     return pwoa.load_recipe(preset).with_settings(given).with_settings(options.settings)
@@ -85,15 +101,17 @@ def _about(recipe: pwoa.Recipe, preset: str, options: argparse.Namespace) -> Row
 
 def _row(about: Row, result: Result, wall: float, options: argparse.Namespace, progress: Progress) -> Row:
     summary = result.summary
-    scores = pwoa.evaluate(
-        str(result.folder),
-        attacks="autoattack",
-        images=options.autoattack,
-        checks=False,
-        settings={"evaluation.strong": 0},
-        folder=result.folder / "autoattack",
-        progress=progress,
-    )
+    scores = None
+    if options.autoattack:
+        scores = pwoa.evaluate(
+            str(result.folder),
+            attacks="autoattack",
+            images=options.autoattack,
+            checks=False,
+            settings={"evaluation.strong": 0},
+            folder=result.folder / "autoattack",
+            progress=progress,
+        )
     return {
         **about,
         "weights_rate": round(summary["rate"], 3),
@@ -101,9 +119,9 @@ def _row(about: Row, result: Result, wall: float, options: argparse.Namespace, p
         "example_free": summary["example_free"],
         **rounded({name: summary["pruned"][name] for name in ATTACKS}),
         **{f"teacher_{name}": value for name, value in rounded(summary["teacher"]).items() if name in ATTACKS},
-        "autoattack": round(scores["autoattack"], 2),
+        "autoattack": round(scores["autoattack"], 2) if scores else None,
         "n": summary["images"],
-        "n_autoattack": scores.images,
+        "n_autoattack": scores.images if scores else 0,
         "training_seconds": round(summary["training_seconds"], 1),
         "wall_seconds": round(wall, 1),
         "device": summary["device"],
@@ -119,7 +137,7 @@ def _options(words: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--budget", choices=["weights", "macs"], default="weights", help="what the rate counts")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--images", type=int, default=0, help="of all attacks but AutoAttack; 0 is all")
-    parser.add_argument("--autoattack", type=int, default=1000, help="images of AutoAttack")
+    parser.add_argument("--autoattack", type=int, default=1000, help="images of AutoAttack; 0 leaves it out")
     parser.add_argument("--data-folder", help="the data set's official files")
     parser.add_argument("--set", action="append", default=[], dest="settings", metavar="SECTION.KEY=VALUE")
     parser.add_argument("--minutes", type=float, default=60.0, help="no run begins after this time")

@@ -109,7 +109,7 @@ class TestTightening:
         assert isinstance(search, Search)
         kept = []
         for epoch in range(5):
-            search.before_epoch(epoch)
+            search.before_step(epoch * 10, 10)
             auxiliary = search.state_dict()["admm"]["auxiliary"]
             kept.append(sum(int(value.count_nonzero()) for value in auxiliary.values()))
         size = sum(weight.numel() for weight in prunable(student).values())
@@ -119,6 +119,23 @@ class TestTightening:
         assert kept[-1] == size // 8
         finetune.begin()
         assert sum(int(weight.count_nonzero()) for weight in prunable(student).values()) == size // 8
+
+    @pytest.mark.parametrize(
+        ("interval", "steps", "due"), [(1.0, 7, [7, 14]), (0.5, 4, [2, 4, 6, 8, 10]), (2.0, 6, [12])]
+    )
+    def test_updates_come_at_whole_multiples_of_the_interval_also_within_an_epoch(
+        self, tiny_teacher: nn.Module, tiny_data: Data, quick: Make, interval: float, steps: int, due: list[int]
+    ) -> None:
+        recipe = quick(search__interval=interval, search__epochs=3, search__rho_growth=2.0)
+        material, _ = batch_of(tiny_data, recipe)
+        search = Pwoa(copy.deepcopy(tiny_teacher), tiny_teacher, material, recipe).stages[0]
+        seen, before = [], search.state_dict()["admm"]["rho"]
+        for step in range(3 * steps):
+            search.before_step(step, steps)
+            now = search.state_dict()["admm"]["rho"]
+            seen += [step] if now > before else []
+            before = now
+        assert seen == due
 
     @pytest.mark.parametrize("at", [7, 15])
     def test_killed_and_resumed_it_ends_with_the_same_bits(
@@ -130,7 +147,9 @@ class TestTightening:
         killed: Callable[[int], Progress],
         at: int,
     ) -> None:
-        recipe = quick(search__start_rate=2.0, objective__hidden=0.1, sparsity__allocation="lamp")
+        recipe = quick(
+            search__interval=0.25, search__start_rate=2.0, objective__hidden=0.1, sparsity__allocation="lamp"
+        )
         whole = pwoa.prune(tiny_teacher, tiny_data, rate=8, recipe=recipe, folder=tmp_path / "whole")
         with pytest.raises(KeyboardInterrupt):
             pwoa.prune(tiny_teacher, tiny_data, rate=8, recipe=recipe, folder=tmp_path / "cut", progress=killed(at))

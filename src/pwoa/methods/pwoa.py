@@ -165,20 +165,21 @@ class Search(Stage):
         self._recipe = recipe
         self._admm = Admm(self._constraint_at(0), recipe.rho, recipe.rho_growth, recipe.rho_limit)
 
-    def _constraint_at(self, epoch: int) -> Constraint:
-        """Return the constraint of an epoch: the whole one, or a part of it where it tightens gradually."""
+    def _constraint_at(self, epoch: float) -> Constraint:
+        """Return the constraint after so many epochs: the whole one, or a part of it where it tightens gradually."""
         start, tightening = self._recipe.start_rate, TIGHTENING * self.epochs
         return self._constraint.on_the_way(start, epoch / tightening) if start else self._constraint
 
     def running(self) -> AbstractContextManager[None]:
         return self._objective.watching()
 
-    def before_epoch(self, epoch: int) -> None:
-        if epoch and epoch % self._recipe.interval == 0:
-            self._admm.update(self._constraint_at(epoch))
+    def before_step(self, step: int, steps: int) -> None:
+        period = self._recipe.interval * steps
+        if step and step // period > (step - 1) // period:
+            self._admm.update(self._constraint_at(step / steps))
 
     def constants(self) -> object:
-        return self._objective.weights, self._admm.rho
+        return self._objective.weights
 
     def loss(self, batch: Batch) -> Loss:
         # The proximal term's gradient is added in closed form, so only its value joins the loss.

@@ -126,7 +126,7 @@ class SearchRecipe:
     rho: float = number(0.01, "ρ of the ADMM term at first", low=0)
     rho_growth: float = number(1.35, "what ρ is multiplied by at each update", low=1)
     rho_limit: float = number(1.0, "the largest ρ", low=0)
-    interval: int = number(3, "epochs between two updates", low=1)
+    interval: float = number(3.0, "epochs between two updates; 0.25 makes four an epoch", low=0.001)
     start_rate: float = number(0.0, "the rate from which the constraint tightens; 0: it is whole from the start", low=0)
 
     def __post_init__(self) -> None:

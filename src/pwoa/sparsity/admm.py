@@ -19,7 +19,6 @@ class Admm:
         growth: float = 1.35,
         limit: float = 1.0,
     ) -> None:
-        self.rho = rho
         self._growth = growth
         self._limit = limit
         self._constraint = constraint
@@ -28,7 +27,19 @@ class Admm:
         self._dual = [torch.zeros_like(weight) for weight in self._weights]
         self._auxiliary = [torch.zeros_like(weight) for weight in self._weights]
         self._residual: list[Tensor] = []
+        self._strength = self._weights[0].detach().new_tensor(rho)  # a recorded step reads ρ from here
+        self.rho = rho
         self._project()
+
+    @property
+    def rho(self) -> float:
+        """The penalty ρ."""
+        return self._rho
+
+    @rho.setter
+    def rho(self, value: float) -> None:
+        self._rho = value
+        self._strength.fill_(value)
 
     @torch.no_grad()
     def penalty(self) -> Tensor:
@@ -36,17 +47,15 @@ class Admm:
         self._residual = list(torch._foreach_sub(self._weights, self._auxiliary))
         torch._foreach_add_(self._residual, self._dual)
         norms = torch.stack(torch._foreach_norm(self._residual))
-        return norms.square().sum() * (self.rho / 2)
+        return norms.square().sum() * (self._strength / 2)
 
     @torch.no_grad()
     def add_gradient(self) -> None:
         """Add the gradient of the penalty, ∇θ += ρ (θ − Z + U), with the residual of the last `penalty`."""
-        gradients = []
-        for weight in self._weights:
+        for weight, residual in zip(self._weights, self._residual, strict=True):
             if weight.grad is None:
                 weight.grad = torch.zeros_like(weight)
-            gradients.append(weight.grad)
-        torch._foreach_add_(gradients, self._residual, alpha=self.rho)
+            weight.grad.addcmul_(residual, self._strength)
 
     @torch.no_grad()
     def update(self, constraint: Constraint | None = None) -> None:

@@ -178,6 +178,7 @@ class Engine:
         self.model.train()
         for step in range(first, self._steps):
             taken = epoch * self._steps + step
+            stage.before_step(taken, self._steps)
             steps.take(order[step * size : (step + 1) * size], self._learning_rate(stage, taken), taken)
             self.progress.advance()
             if step + 1 < self._steps and self._due(max(self.recipe.checkpoint_seconds, SHARE * self._saving)):

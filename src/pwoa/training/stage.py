@@ -103,6 +103,9 @@ class Stage(ABC):
     def before_epoch(self, epoch: int) -> None:
         """Called before each epoch, counted from 0; also when it is resumed, before the state is taken back."""
 
+    def before_step(self, step: int, steps: int) -> None:
+        """Called before each step, with its number in the stage, counted from 0, and how many an epoch has."""
+
     def constants(self) -> object:
         """Return the numbers that may change between epochs and that a step has built in.
 
