@@ -16,14 +16,16 @@ import json
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pwoa
-from benchmarks.rows import Row, load_rows, one_line, option_parser, rounded
+from benchmarks.rows import Row, load_rows, markdown, one_line, option_parser, rounded
+from pwoa.attacks.registry import attack_label
 from pwoa.evaluation.folder import OF_TEACHER
 from pwoa.progress import ConsoleProgress, Progress
 from pwoa.runs.folder import Result
 from pwoa.storage.folder import save_rows
-from pwoa.sweep.rows import epochs_of
+from pwoa.sweep.rows import epochs_of, mean_and_deviation
 
 ATTACKS = ("natural", "pgd20", "cw")
 _SAME = ("dataset", "architecture", "teacher", "preset", "allocation", "budget", "rate", "seed", "epochs", "settings")
@@ -37,18 +39,18 @@ def main(words: Sequence[str] | None = None, progress: Progress | None = None) -
     before = load_rows(options.out)
     incomplete = [row for row in before if options.autoattack and row["autoattack"] is None]
     complete = [row for row in before if row not in incomplete]
-    made: list[Row] = []
     for row in rows(options, complete, progress or ConsoleProgress()):
+        for old in [old for old in incomplete if _key(old) == _key(row)]:
+            row["wall_seconds"] = old["wall_seconds"]  # of the run; now it was there
+            incomplete.remove(old)
         print(json.dumps(row), flush=True)
-        made.append(row)
-        waiting = [old for old in incomplete if _key(old) not in [_key(new) for new in made]]
-        save_rows(options.out, [*complete, *waiting, *made])
+        complete.append(row)
+        save_rows(options.out, [*complete, *incomplete])
 
 
 def rows(options: argparse.Namespace, present: Sequence[Row], progress: Progress) -> Iterator[Row]:
-    """Yield a row for each run that is not present, as far as the time goes."""
-    began = time.monotonic()
-    known = [_key(row) for row in present]
+    """Yield a row for each run that was not present at first, as far as the time goes."""
+    began, known = time.monotonic(), [_key(row) for row in present]
     for seed in options.seeds:
         measured: Path | None = None  # of the teacher, by attacks of this seed
         for preset in options.presets:
@@ -78,9 +80,11 @@ def _recipe(options: argparse.Namespace, preset: str, rate: float, seed: int) ->
     given = {"sparsity.rate": rate, "sparsity.budget": options.budget, "training.seed": seed}
     given |= {"evaluation.attacks": ATTACKS, "evaluation.images": options.images}
     given |= {"evaluation.strong": 0, "evaluation.checks": False}  # AutoAttack comes after it
-    given |= {"teacher.checkpoint": options.teacher} if options.teacher else {}
+    base = pwoa.load_recipe(preset)
+    if options.teacher:
+        given |= {"teacher.checkpoint": options.teacher, "teacher.architecture": base.teacher.architecture}
     given |= {"data.folder": options.data_folder} if options.data_folder else {}
-    return pwoa.load_recipe(preset).with_settings(given).with_settings(options.settings)
+    return base.with_settings(given).with_settings(options.settings)
 
 
 def _about(recipe: pwoa.Recipe, preset: str, options: argparse.Namespace) -> Row:
@@ -126,6 +130,30 @@ def _row(about: Row, result: Result, wall: float, options: argparse.Namespace, p
         "wall_seconds": round(wall, 1),
         "device": summary["device"],
     }
+
+
+def robust_table(path: Path) -> str:
+    """Return the accuracies by preset, budget and rate, mean ± standard deviation over the seeds; first the teacher."""
+    measured = load_rows(path)
+    groups: dict[tuple[Any, ...], list[Row]] = {}
+    for row in sorted(measured, key=lambda row: (row["preset"], row["budget"] == "macs", row["rate"])):
+        groups.setdefault((row["preset"], row["budget"], row["rate"], row["allocation"]), []).append(row)
+    columns = (*ATTACKS, "autoattack")
+    head = ["preset", "allocation", "weights", "multiply-adds", *map(attack_label, columns), "seeds"]
+    first = measured[0]
+    lines = [["teacher", "", "1", "1", *(f"{first[f'teacher_{name}']:.2f}" for name in ATTACKS), "", ""]]
+    for (preset, budget, _, allocation), of_group in groups.items():
+        rates = [f"{of_group[0][key]:.4g}×" for key in ("weights_rate", "macs_rate")]
+        rates[budget == "macs"] = f"**{rates[budget == 'macs']}**"
+        values = [[row[name] for row in of_group if row[name] is not None] for name in columns]
+        cells = [mean_and_deviation(of_column) if of_column else "" for of_column in values]
+        lines.append([f"`{preset}`", allocation, *rates, *cells, str(len({row["seed"] for row in of_group}))])
+    return (
+        f"{first['architecture']} on {first['dataset']}, {first['n']:,} test images (AutoAttack: "
+        f"{max(row['n_autoattack'] for row in measured):,}, of one seed), {first['device']}; accuracy in percent, and "
+        "how many times fewer weights and multiply-adds there are, in bold the budget that was set:\n\n"
+        + markdown(head, lines)
+    )
 
 
 def _options(words: Sequence[str] | None) -> argparse.Namespace:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from benchmarks.comparison import competition_table, headline_table, published_table
 from benchmarks.deployment import deployment_table
+from benchmarks.robust import robust_table
 from benchmarks.rows import Row, load_rows, markdown
 from pwoa.attacks.registry import attack_label
 from pwoa.errors import counted
@@ -197,6 +198,7 @@ TABLES: dict[str, tuple[str, Callable[[Path], str]]] = {
     "published": ("competition.json", published_table),
     "ablations": ("ablations.json", ablation_table),
     "allocations": ("allocations.json", allocation_table),
+    "robust": ("robust.json", robust_table),
     "deployment": ("deployment.json", deployment_table),
     "export": ("export.json", export_table),
 }

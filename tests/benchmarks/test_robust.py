@@ -26,6 +26,36 @@ def test_a_row_for_every_preset_and_rate_and_none_is_pruned_twice(few: list[str]
         assert row["wall_seconds"] >= row["training_seconds"] > 0
 
 
+def test_autoattack_is_added_to_a_row_whose_run_is_there(few: list[str], tmp_path: Path) -> None:
+    out = tmp_path / "rows.json"
+    words = [*few, "--set", "search.epochs=1", "--set", "finetune.epochs=1", "--set", "teacher.minimum=0"]
+    words += ["--seeds", "0", "--rates", "4", "--presets", "mnist-robust", "--out", str(out), "--runs", str(tmp_path)]
+    robust.main([*words, "--autoattack", "0"], Progress())
+    (before,) = json.loads(out.read_text())
+    assert (before["autoattack"], before["n_autoattack"]) == (None, 0)
+    robust.main([*words, "--autoattack", "0"], Progress())
+    assert json.loads(out.read_text()) == [before]
+    robust.main([*words, "--autoattack", "5"], Progress())
+    (after,) = json.loads(out.read_text())
+    assert (after.pop("autoattack") <= before.pop("natural"), after.pop("n_autoattack")) == (True, 5)
+    after.pop("natural")
+    assert after == {key: value for key, value in before.items() if key not in ("autoattack", "n_autoattack")}
+
+
+def test_the_table_has_both_budgets_and_leaves_open_what_was_not_measured(tmp_path: Path) -> None:
+    row = {"architecture": "net", "dataset": "digits", "preset": "p", "n": 100, "n_autoattack": 10, "device": "CPU"}
+    accuracies = {"natural": 80.0, "pgd20": 50.0, "cw": 45.0, "autoattack": 40.0}
+    row |= {**accuracies, **{f"teacher_{name}": 90.0 for name in accuracies}, "seed": 0}
+    weights = {**row, "allocation": "lamp", "budget": "weights", "rate": 4.0, "weights_rate": 4.0, "macs_rate": 2.0}
+    macs = {**weights, "budget": "macs", "weights_rate": 3.0, "macs_rate": 4.0, "autoattack": None}
+    (tmp_path / "rows.json").write_text(json.dumps([macs, weights, {**weights, "seed": 1, "cw": 46.0}]))
+    lines = robust.robust_table(tmp_path / "rows.json").splitlines()
+    assert lines[4] == "| teacher |  | 1 | 1 | 90.00 | 90.00 | 90.00 |  |  |"
+    assert lines[5].startswith("| `p` | lamp | **4×** | 2× | 80.00 ± 0.00 | 50.00 ± 0.00 | 45.50 ± 0.71 |")
+    assert lines[5].endswith("| 2 |")
+    assert lines[6] == "| `p` | lamp | 3× | **4×** | 80.00 | 50.00 | 45.00 |  | 1 |"
+
+
 def test_nothing_begins_when_the_time_is_over(few: list[str], tmp_path: Path, told: Any) -> None:
     out = tmp_path / "rows.json"
     robust.main([*few, "--presets", "mnist-robust", "--rates", "8", "--minutes", "-1", "--out", str(out)], told)
