@@ -14,23 +14,24 @@ from collections.abc import Callable
 from html.parser import HTMLParser
 from pathlib import Path
 
+import numpy as np
 import pytest
-import torch
-from safetensors.torch import load_file, save_file
+from safetensors.numpy import load_file
 from typer.testing import CliRunner
 
 import pwoa
 from pwoa.cli import app
 from pwoa.errors import InputError
 from pwoa.evaluation.comparison import compare, worst_case
-from pwoa.evaluation.examples import EXAMPLES
+from pwoa.evaluation.examples import EXAMPLES, save_examples
 from pwoa.models.checkpoints.folder import fingerprint
 from pwoa.recipe import load_recipe, sealed_toml
 from pwoa.report.gather import gather
 from pwoa.report.page import render, report
 from pwoa.report.repeat import commands
 from pwoa.runs.folder import Run
-from pwoa.storage.folder import sealed
+from pwoa.storage.folder import sealed, unsealed
+from pwoa.storage.reading import read_safetensors_metadata
 from tests.report.conftest import ODD
 
 
@@ -232,9 +233,9 @@ def make_large(run: Path) -> None:
     (run / "result.json").write_text(json.dumps(sealed(result)))
     for who in ("teacher", "model"):
         path = run / "evaluation" / who / EXAMPLES
-        tensors = load_file(path)
-        noise = torch.randint(0, 256, (12, 3, 32, 32), dtype=torch.uint8)
-        save_file(tensors | {"pixels": noise, "attacked": noise.flip(0)}, path, {"about": "{}"})
+        about = unsealed(json.loads(read_safetensors_metadata(path)["about"]), "about")
+        noise = np.random.default_rng(0).integers(0, 256, (12, 3, 32, 32), dtype=np.uint8)
+        save_examples(path, load_file(path) | {"pixels": noise, "attacked": noise[::-1].copy()}, about)
 
 
 def test_thirty_large_runs_are_a_page_of_less_than_three_megabytes(made: Path, tmp_path: Path) -> None:

@@ -2,17 +2,16 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-import numpy as np
-
 from pwoa.attacks.registry import attack_label
 from pwoa.errors import counted
 from pwoa.evaluation.comparison import Difference
-from pwoa.evaluation.examples import COUNT, STEPS, Answer, Example
+from pwoa.evaluation.examples import COUNT
 from pwoa.evaluation.scores import weak_steps
 from pwoa.recipe.settings import toml_value
 from pwoa.report.charts import accuracy_bars, hsic_plane, learning_curves, loss_parts, security_curves
 from pwoa.report.figure import Figure
-from pwoa.report.html import Markup, element, image, join, table
+from pwoa.report.gallery import gallery
+from pwoa.report.html import Markup, element, join, table
 from pwoa.report.repeat import commands
 from pwoa.report.story import NATURAL, WORST, Accuracy, Layer, Measured, Story, number, whole, words
 from pwoa.report.svg import draw, share_bar, stacked_bar
@@ -237,54 +236,8 @@ def _changes(story: Story) -> Markup:
 
 
 def _examples(story: Story, most: int) -> Markup:
-    both = {model_name(story): story.model, "teacher": story.teacher}
-    shown = {name: who.examples for name, who in both.items() if who and who.examples}
-    if not shown:
-        return Markup("")
-    by_place = {name: {example.place: example for example in examples} for name, examples in shown.items()}
-    first, *others = by_place
-    places = [place for place in by_place[first] if all(place in by_place[other] for other in others)]
-    cards = join(_example(place, {name: found[place] for name, found in by_place.items()}) for place in places[:most])
-    told = (
-        f"The first images of each class, each attacked against each network by PGD of {STEPS} steps, a quarter of the "
-        "radius each. Beside the attacked image is what the attack added, at full contrast; grey is no change."
-    )
-    return element("p", told, class_="fine") + element("ul", cards, class_="gallery")
-
-
-def _example(place: int, by_name: dict[str, Example]) -> Markup:
-    """Return an image: what each network says of it, what the attack adds and makes of it, and what they say then."""
-    one = next(iter(by_name.values()))
-    networks = dict(reversed(by_name.items()))
-    cells = [image(one.pixels, f"test image {place}, of class {one.label}")]
-    for name, example in networks.items():
-        cells.append(
-            element("div", element("p", element("strong", name)), _said("natural", example.natural, example.label))
-        )
-    if all(example.attacked is not None for example in networks.values()):
-        cells.append(element("p", f"class {one.label}, attacked", class_="fine"))
-        for name, example in networks.items():
-            assert example.attacked is not None
-            assert example.under_attack is not None
-            pictures = image(_perturbation(example), f"perturbation against the {name}")
-            pictures += image(example.attacked, f"test image {place} attacked against the {name}")
-            said = _said("attacked", example.under_attack, example.label)
-            cells.append(element("div", element("div", pictures, class_="pair"), said))
-    return element("li", join(cells), class_="alone" if len(networks) == 1 else None)
-
-
-def _said(when: str, answer: Answer, label: int) -> Markup:
-    right = answer.label == label
-    mark = element("span", "✓" if right else "✗", class_="right" if right else "wrong", aria_hidden="true")
-    told = element("span", f"{when}, {'right' if right else 'wrong'}: ", class_="unseen")
-    return element("p", told, mark, f" {answer.label}, {100 * answer.confidence:.0f} %", class_="said")
-
-
-def _perturbation(example: Example) -> "np.ndarray[tuple[int, ...], np.dtype[np.uint8]]":
-    assert example.attacked is not None
-    moved = example.attacked.astype(np.int16) - example.pixels
-    scale = 127 / max(1, int(np.abs(moved).max()))
-    return np.clip(np.round(128 + moved * scale), 0, 255).astype(np.uint8)
+    both = {"teacher": story.teacher, model_name(story): story.model}
+    return gallery({name: who.examples for name, who in both.items() if who and who.examples}, most)
 
 
 def _size(story: Story) -> Markup:
