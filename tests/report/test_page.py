@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -263,6 +264,28 @@ def test_the_command_that_is_shown_makes_the_same_model(tmp_path: Path, digits: 
     assert (answer.exit_code, answer.stderr) == (0, "")
     assert fingerprint(pwoa.load_model(tmp_path / "a run-again")) == fingerprint(result.model)
     assert (tmp_path / "a run-again" / "report.html").is_file()
+
+
+@pytest.mark.parametrize(
+    ("attacks", "options"),
+    [
+        ("natural,pgd2", {"radii": [0, 4 / 255, 0.1], "batch": 3, "checks": False}),
+        (None, {"precision": "float32", "settings": {"evaluation.strong": 2}}),
+        ("natural,apgd-ce,transfer", {"surrogate": "embedded", "settings": {"evaluation.long": 2}}),
+    ],
+)
+def test_the_command_that_is_shown_measures_the_same(
+    attacks: str | None, options: dict[str, Any], tmp_path: Path
+) -> None:
+    threat, place = pwoa.Threat("linf", 8 / 255, 1 / 3 / 255), tmp_path / "an evaluation"
+    pwoa.evaluate("embedded", "mnist-mini", attacks=attacks, threat=threat, images=4, seed=5, folder=place, **options)
+    (story,) = gather([place])
+    (command, *_), _ = commands(story)
+    words = [{"MODEL": "embedded", "SURROGATE": "embedded"}.get(word, word) for word in shlex.split(command)]
+    answer = CliRunner().invoke(app, [*words[1:], "--out", str(tmp_path / "again")])
+    assert (answer.exit_code, answer.stderr) == (0, "")
+    assert (tmp_path / "again" / "evaluation.json").read_bytes() == (place / "evaluation.json").read_bytes()
+    assert (tmp_path / "again" / EXAMPLES).read_bytes() == (place / EXAMPLES).read_bytes()
 
 
 def test_report_is_one_call(made: Path, tmp_path: Path) -> None:
