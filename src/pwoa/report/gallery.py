@@ -52,7 +52,9 @@ def _attacked(place: int, name: str, example: Example) -> Markup:
     pictures = image(_perturbation(example.pixels, example.attacked), f"perturbation by {attack} against the {name}")
     pictures += image(example.attacked, f"test image {place} attacked by {attack} against the {name}")
     said = _said("attacked", example.under_attack, example.label)
-    return element("div", element("div", pictures, class_="pair"), said, element("p", f"by {attack}", class_="fine"))
+    return element(
+        "div", element("div", pictures, class_="pair"), said, element("p", f"attack: {attack}", class_="fine")
+    )
 
 
 def _said(when: str, answer: Answer, label: int) -> Markup:

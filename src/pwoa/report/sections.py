@@ -36,7 +36,7 @@ def lead_of(story: Story) -> Markup:
     free = story.result.get("example_free")
     if story.pruned and isinstance(free, bool):
         facts.append("natural examples only" if free else "not example-free")
-    facts += [str(story.threat)] if story.threat else []
+    facts += [f"threat {story.threat}"] if story.threat else []
     if (seed := whole(story.settings.get("training.seed"))) is not None:
         facts.append(f"seed {seed}")
     about = story.model.about if story.model else {}
@@ -103,7 +103,7 @@ def _cards(story: Story) -> Markup:
         cards.append(_card("prunable weights", f"{rate:.4g}×", "fewer", f"{100 / rate:.3g} % are kept"))
     if story.pruned and macs:
         left, dense = whole(story.result.get("macs")), whole(story.result.get("macs_dense"))
-        note = f"{_short(left)} of {_short(dense)} an image" if left is not None and dense else ""
+        note = f"{_short(left)} of {_short(dense)} for an image" if left is not None and dense else ""
         cards.append(_card("multiply-adds", f"{macs:.4g}×", "fewer", note))
     if (seconds := number(story.result.get("training_seconds"), 0)) is not None:
         epochs = counted(len(story.epochs), "epoch") if story.epochs else ""
@@ -112,7 +112,7 @@ def _cards(story: Story) -> Markup:
 
 
 def _accuracy_card(row: Accuracy, before: Accuracy | None) -> Markup:
-    label = "natural accuracy" if row.attack == NATURAL else "accuracy in the worst case"
+    label = "natural accuracy" if row.attack == NATURAL else "worst-case accuracy"
     label = label if row.attack in (NATURAL, WORST) else f"accuracy under {attack_label(row.attack)}"
     note = f"{row.low:.1f} to {row.high:.1f} % on {counted(row.images, 'image')}"
     if before is None:
@@ -138,9 +138,7 @@ def _beware(story: Story) -> Markup:
     if not found:
         return Markup("")
     lines = element("ul", join(element("li", line) for line in found))
-    return element(
-        "div", element("p", element("strong", "Why these numbers may be too high")), lines, class_="note warning"
-    )
+    return element("div", element("p", element("strong", "Warnings")), lines, class_="note warning")
 
 
 def _missing(story: Story) -> Markup:
@@ -214,7 +212,7 @@ def _changes(story: Story) -> Markup:
     for change in story.changes:
         kept, lost, won, neither = change.both, change.only_a, change.only_b, change.neither
         label = f"{kept} kept, {lost} lost, {won} won, {neither} by neither"
-        bar = stacked_bar([("kept", kept), ("won", won), ("lost", lost), ("neither", neither)], label)
+        bar = stacked_bar([("kept", kept), ("lost", lost), ("won", won), ("neither", neither)], label)
         p = f"{change.p_value:.3f}" if change.p_value >= 0.001 else "< 0.001"
         rows.append([attack_label(change.attack), f"{kept:,}", f"{lost:,}", f"{won:,}", f"{neither:,}", p, bar])
     legend = element(
@@ -223,15 +221,18 @@ def _changes(story: Story) -> Markup:
             element("li", element("i", class_=name), text)
             for name, text in (
                 ("kept", "kept: both are right"),
-                ("won", "won: only the pruned model is right"),
                 ("lost", "lost: only the teacher is right"),
+                ("won", "won: only the pruned model is right"),
                 ("neither", "neither is right"),
             )
         ),
         class_="legend",
     )
     head = ["attack", "kept", "lost", "won", "neither", "p", "share"]
-    caption = "What the teacher and the pruned model get right, image by image; p of McNemar's test"
+    caption = (
+        "How many images the teacher and the pruned model get right. p: how likely it is that lost and won differ at "
+        "least so much by chance (McNemar's test)"
+    )
     return table(head, rows, caption, class_="numbers") + legend
 
 
@@ -254,7 +255,7 @@ def _size(story: Story) -> Markup:
         rows.append(_size_row("all parameters", parameters, nonzero))
     dense, left = whole(result.get("macs_dense")), whole(result.get("macs"))
     if dense and left is not None:
-        rows.append(_size_row("multiply-adds an image", dense, left))
+        rows.append(_size_row("multiply-adds for an image", dense, left))
     if parameters and nonzero is not None:
         packed = min(4 * parameters, 4 * nonzero + (parameters + 7) // 8)
         rows.append(_size_row("bytes, packed", 4 * parameters, packed))
@@ -263,7 +264,7 @@ def _size(story: Story) -> Markup:
     told = table(
         ["what", "dense", "now", "rate"],
         rows,
-        "What is left; packed are 4 bytes for each number that is not 0, and a bit for each place",
+        "What is left. A packed file has 4 bytes for each number that is not 0, and a bit for every number",
         class_="numbers",
     )
     if layers:
@@ -287,7 +288,7 @@ def _layers(layers: Sequence[Layer]) -> Markup:
             cells.append(Markup(f"{100 * share:.3g} %") + share_bar(share, TEACHER))
         rows.append(cells)
     head = ["layer", "weights", "rate", "kept", *(["multiply-adds"] if dense else [])]
-    return table(head, rows, "Layer by layer; the multiply-adds are those before pruning", class_="numbers layers")
+    return table(head, rows, "Layer by layer. Multiply-adds: the layer's share before pruning", class_="numbers layers")
 
 
 def _training(story: Story, level: int) -> Markup:

@@ -49,18 +49,17 @@ def stacked_bar(parts: Sequence[tuple[str, int]], words: str) -> Markup:
     )
 
 
-def swatch(look: int) -> Markup:
-    """Return the mark of a series, for a legend or a table."""
-    return element("svg", _mark(6, 6, look), viewBox="0 0 12 12", class_="swatch", aria_hidden="true")
+def swatch(look: int, shade: str | None = None) -> Markup:
+    """Return the mark of a series, for a legend or a table. shade: another colour than its own."""
+    return element("svg", _mark(6, 6, look, shade=shade), viewBox="0 0 12 12", class_="swatch", aria_hidden="true")
 
 
 def _legend(figure: Figure) -> Markup:
-    named = (
-        list(zip(figure.names, figure.looks, strict=True))
-        if isinstance(figure, Bars)
-        else [(series.name, series.look) for series in figure.series if series.name]
-    )
-    items = [element("li", swatch(look), name) for name, look in named]
+    if isinstance(figure, Bars):
+        items = [element("li", swatch(look), name) for name, look in zip(figure.names, figure.looks, strict=True)]
+    else:
+        named = [series for series in figure.series if series.name]
+        items = [element("li", swatch(each.look, "h3" if each.by_order else None), each.name) for each in named]
     if isinstance(figure, Plot) and any(series.by_order for series in figure.series):
         ramp = join(element("i", class_=f"h{shade}") for shade in range(SHADES))
         items.append(element("li", element("span", ramp, class_="ramp", aria_hidden="true"), "first to last epoch"))
@@ -143,7 +142,7 @@ def _series(series: Series, x: Scale, y: Scale, small: bool) -> Markup:
             drawn += element("line", x1=at, x2=at, y1=_n(y(low)), y2=_n(y(high)), class_=f"whisker l{look}")
     if series.joined and len(points) > 1:
         drawn += element(
-            "path", d=_path(points, x, y), class_=f"line l{look}" + (" faintly" if series.by_order else "")
+            "path", d=_path(points, x, y), class_="line l7 faintly" if series.by_order else f"line l{look}"
         )
     if len(points) <= _MARKED or series.by_order or not series.joined:
         for place, (px, py) in enumerate(points):
