@@ -144,6 +144,27 @@ def test_a_large_page_opens_in_under_a_second(browser: Any, made: Path, tmp_path
     page.close()
 
 
+def test_a_list_that_renews_itself_stays_sorted_and_focused(browser: Any, runs: Path) -> None:
+    with serve(runs) as server:
+        Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
+        page, trouble = opened(browser, server.address)
+
+        def folders() -> list[str]:
+            return list(page.locator("table.sortable tbody th").all_inner_texts())
+
+        page.get_by_role("button", name="folder").press("Enter")
+        assert folders() == ["scratch", "runs", "pwoa", "naive"]
+        shutil.copytree(runs / "pwoa", runs / "last")
+        page.get_by_text("Runs: 5 folders").wait_for(timeout=20_000)
+        assert folders() == ["scratch", "runs", "pwoa", "naive", "last"]
+        assert page.evaluate("document.activeElement.textContent") == "folder"
+        page.keyboard.press("Enter")
+        assert folders() == ["last", "naive", "pwoa", "runs", "scratch"]
+        assert trouble == []
+        page.close()
+        server.shutdown()
+
+
 def test_a_live_page_renews_itself(browser: Any, runs: Path) -> None:
     run = runs / "pwoa"
     for name in ("result.json", "model.safetensors"):

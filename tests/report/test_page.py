@@ -288,6 +288,13 @@ def test_the_command_that_is_shown_measures_the_same(
     assert (tmp_path / "again" / EXAMPLES).read_bytes() == (place / EXAMPLES).read_bytes()
 
 
+def test_naive_pruning_is_not_called_the_papers_method(made: Path) -> None:
+    pwoa_, naive = gather([made / "runs" / "pwoa", made / "runs" / "naive"])
+    assert (pwoa_.method, pwoa_.way) == ("pwoa", "pwoa")
+    assert (naive.method, naive.way) == ("pwoa", "pwoa (loss: cross-entropy)")
+    assert "method pwoa (loss: cross-entropy)" in render([naive], "naive")
+
+
 def test_report_is_one_call(made: Path, tmp_path: Path) -> None:
     one = pwoa.report(made / "evaluation", out=tmp_path / "new" / "a.html")
     assert one == tmp_path / "new" / "a.html"

@@ -86,6 +86,8 @@ def _of_evaluation(story: Story) -> tuple[list[str], str]:
 
 
 def _exact(radius: float) -> str:
-    """Write a radius so that it is read back as the same number, in 255ths where that is possible."""
+    """Write a radius so that it is read back as the same number: in few digits or in 255ths, if that is possible."""
     counts = round(255 * radius)
-    return f"{counts}/255" if counts and counts / 255 == radius else repr(radius)
+    return (
+        f"{radius:g}" if float(f"{radius:g}") == radius else f"{counts}/255" if counts / 255 == radius else repr(radius)
+    )

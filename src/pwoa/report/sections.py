@@ -11,7 +11,7 @@ from pwoa.recipe.settings import toml_value
 from pwoa.report.charts import accuracy_bars, hsic_plane, learning_curves, loss_parts, security_curves
 from pwoa.report.figure import Figure
 from pwoa.report.gallery import gallery
-from pwoa.report.html import Markup, element, join, table
+from pwoa.report.html import Markup, breakable, element, join, table
 from pwoa.report.repeat import commands
 from pwoa.report.story import NATURAL, WORST, Accuracy, Layer, Measured, Story, number, whole, words
 from pwoa.report.svg import draw, share_bar, stacked_bar
@@ -32,7 +32,7 @@ def title_of(story: Story) -> str:
 
 def lead_of(story: Story) -> Markup:
     """Say how it was made, in a line of short facts."""
-    facts: list[object] = [f"method {story.method}" if story.method else story.kind]
+    facts: list[object] = [f"method {story.way}" if story.method else story.kind]
     free = story.result.get("example_free")
     if story.pruned and isinstance(free, bool):
         facts.append("natural examples only" if free else "not example-free")
@@ -158,15 +158,19 @@ def _robustness(story: Story, level: int) -> Markup:
         return Markup("")
     looks = [TEACHER, STUDENT] if story.teacher and story.model else [STUDENT]
     figures: list[Figure] = [accuracy_bars(measured, looks), *security_curves(measured, looks)]
-    drawn = join(draw(figure, level + 1) for figure in figures)
-    return element("div", accuracy_table(measured, story.changes), drawn, class_="columns")
+    drawn = [draw(figure, level + 1) for figure in figures]
+    beside, below = (drawn, []) if len(drawn) <= 2 else (drawn[:1], drawn[1:])
+    told = element(
+        "div", accuracy_table(measured, story.changes), element("div", join(beside), class_="pile"), class_="columns"
+    )
+    return told + (element("div", join(below), class_="figures") if below else "")
 
 
 def accuracy_table(measured: Mapping[str, Measured], changes: Sequence[Difference] = ()) -> Markup:
     """Return the accuracies of several networks, a row for each attack. changes: of the second from the first."""
     images = max(who.images for who in measured.values())
     rows = [_accuracy_row(attack, measured.values(), images, changes) for attack in _attacks(measured.values())]
-    head = ["attack", *measured, *(["difference"] if changes else [])]
+    head = ["attack", *map(breakable, measured), *(["difference"] if changes else [])]
     caption = f"Accuracy in % with 95 % intervals, {counted(images, 'test image')}"
     return table(head, rows, caption, class_="numbers accuracies")
 
@@ -288,7 +292,8 @@ def _layers(layers: Sequence[Layer]) -> Markup:
             cells.append(Markup(f"{100 * share:.3g} %") + share_bar(share, TEACHER))
         rows.append(cells)
     head = ["layer", "weights", "rate", "kept", *(["multiply-adds"] if dense else [])]
-    return table(head, rows, "Layer by layer. Multiply-adds: the layer's share before pruning", class_="numbers layers")
+    caption = "Layer by layer" + (". Multiply-adds: the layer's share before pruning" if dense else "")
+    return table(head, rows, caption, class_="numbers layers")
 
 
 def _training(story: Story, level: int) -> Markup:

@@ -7,7 +7,7 @@ several side by side.
 import math
 from collections.abc import Iterable, Sequence
 
-from pwoa.report.figure import Bars, Figure, Plot, Scale, Series, range_of, thinned, tick_text
+from pwoa.report.figure import Bars, Figure, Plot, Scale, Series, doubling_ticks, range_of, thinned, tick_text
 from pwoa.report.html import Markup, element, escape, join
 
 SHADES = 6
@@ -104,7 +104,8 @@ def _axes(
         drawn += element("line", x1=left, x2=_n(width - right), y1=at, y2=at, class_="grid")
         drawn += _text(tick_text(value), left - 5, y(value) + 3.5, "end")
     whole = all(float(px).is_integer() for series in figure.series for px, _ in series.points)
-    for value in x.ticks(_ticks(figure)[0]):
+    most = _ticks(figure)[0]
+    for value in doubling_ticks(x.low, x.high, most) if figure.doubling and x.log else x.ticks(most):
         if value == int(value) or not (whole and not x.log):  # no half epochs
             drawn += _text(tick_text(value), x(value), floor + 13, "middle")
     for place, (border, name) in enumerate(figure.borders):
