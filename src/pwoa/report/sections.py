@@ -131,11 +131,16 @@ def _card(label: str, value: object, unit: str, note: str = "") -> Markup:
     )
 
 
-def _beware(story: Story) -> Markup:
+def warnings_of(story: Story) -> list[str]:
+    """Return what a reader should beware of: what the checks found, and attacks whose steps are too short."""
     found = [f"{check}: {message}" for check, message in story.warnings]
     if story.model and story.threat and (short := weak_steps([row.attack for row in story.model.rows], story.threat)):
         found.append(f"{short}.")
-    if not found:
+    return found
+
+
+def _beware(story: Story) -> Markup:
+    if not (found := warnings_of(story)):
         return Markup("")
     lines = element("ul", join(element("li", line) for line in found))
     return element("div", element("p", element("strong", "Warnings")), lines, class_="note warning")
@@ -329,7 +334,9 @@ def _repeat(story: Story) -> Markup:
     lines, note = commands(story)
     told = element("p", note) if note else Markup("")
     if lines:
-        told = element("pre", element("code", "\n".join(lines)), tabindex=0, aria_label="commands", role="group") + told
+        shown = (join((element("span", word) for word in line.split(" ")), " ") for line in lines)
+        code = element("code", join(shown, "\n"))
+        told = element("pre", code, tabindex=0, aria_label="commands", role="group", class_="commands") + told
     return told
 
 
