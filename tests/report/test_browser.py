@@ -124,11 +124,14 @@ def test_a_point_leads_to_its_run(browser: Any, pages: dict[str, Path]) -> None:
 
 
 def test_a_page_is_read_without_scripts_and_printed_whole(browser: Any, pages: dict[str, Path]) -> None:
-    context = browser.new_context(java_script_enabled=False)
+    context = browser.new_context(java_script_enabled=False, color_scheme="dark")
     page, trouble = opened(context, pages["run"].as_uri())
     assert "Robustness" in page.inner_text("main")
     assert trouble == []
-    page.emulate_media(media="print")
+    page.emulate_media(media="print", color_scheme="dark")
+    for place in ("h1", "td", ".card .value"):  # dark on white, whatever the screen has
+        colour = page.locator(place).first.evaluate("place => getComputedStyle(place).color")
+        assert sum(map(int, colour[4:-1].split(", "))) < 150
     assert not page.locator("nav").is_visible()
     assert page.locator("details pre").is_visible()
     assert len(page.pdf()) > 10_000
