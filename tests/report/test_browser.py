@@ -168,7 +168,7 @@ def test_a_list_that_renews_itself_stays_sorted_and_focused(browser: Any, runs: 
         server.shutdown()
 
 
-def test_a_live_page_renews_itself(browser: Any, runs: Path) -> None:
+def test_a_live_page_renews_itself_until_the_run_is_finished(browser: Any, made: Path, runs: Path) -> None:
     run = runs / "pwoa"
     for name in ("result.json", "model.safetensors"):
         (run / name).unlink()
@@ -182,7 +182,11 @@ def test_a_live_page_renews_itself(browser: Any, runs: Path) -> None:
         (run / "metrics.jsonl").write_text("\n".join(lines[:3]) + "\n")
         page.get_by_text("Done: 3 of 4 epochs.").wait_for(timeout=20_000)
         page.get_by_role("button", name="Pause").click()
-        assert page.get_by_role("button", name="Go on").is_visible()
+        page.get_by_role("button", name="Go on").click()
+        for name in ("result.json", "model.safetensors", "metrics.jsonl"):
+            shutil.copy(made / "runs" / "pwoa" / name, run / name)
+        page.get_by_text("renews itself").wait_for(state="detached", timeout=20_000)  # nothing will change any more
+        assert page.get_by_role("link", name="Robustness").is_visible()
         assert trouble == []
         page.close()
         server.shutdown()

@@ -12,7 +12,7 @@ const renew = (text) => {
   const open = [...document.querySelectorAll("details")].map((details) => details.open);
   const focused = reachable().indexOf(document.activeElement);
   const sorted = document.querySelector("th[aria-sort]");
-  for (const place of ["header h1", "header .facts", "main"]) {
+  for (const place of ["header h1", "header .facts", "nav", "main"]) {
     const [now, then] = [page.querySelector(place), document.querySelector(place)];
     if (now && then) then.replaceWith(now);
   }
@@ -21,8 +21,11 @@ const renew = (text) => {
   const table = sorted && document.querySelector("table.sortable");
   if (table) sortBy(table, table.tHead.rows[0].cells[sorted.cellIndex], sorted.ariaSort === "ascending");
   reachable()[focused]?.focus({ preventScroll: true });
+  if (page.querySelector(".live")) return;
+  clearInterval(renewing);
+  button.parentElement.remove();
 };
-setInterval(async () => {
+const renewing = setInterval(async () => {
   if (paused || document.hidden) return;
   try {
     const answer = await fetch(location.href, { cache: "no-store" });

@@ -74,7 +74,8 @@ def _state(story: Story) -> Markup:
         return Markup("")
     done, asked = len(story.epochs), _epochs_asked(story)
     how_far = f"{done} of {asked} epochs" if asked else counted(done, "epoch")
-    doing = "It was not evaluated to the end yet." if story.state == "evaluating" else f"Done: {how_far}."
+    trained = "" if story.kind == "evaluation" else "It is trained. "
+    doing = f"{trained}The evaluation goes on, or was stopped." if story.state == "evaluating" else f"Done: {how_far}."
     share = share_bar(done / asked, STUDENT) if asked and story.state == "training" else Markup("")
     return element("div", element("p", f"This {story.kind} is not finished. ", doing), share, class_="note state")
 
