@@ -250,7 +250,8 @@ def measure(
     asked = subject.asked(evaluation, threat) if folder is not None else {}
     place = None if folder is None else EvaluationFolder(folder, asked)
     if place is not None and place.finished:
-        progress.say(f"{place.path} is finished, nothing is left to do")
+        alone = task == EVALUATING  # and not a part of a run, where much may be left to do
+        progress.say(f"{place.path} is finished, {'nothing is left to do' if alone else 'and is used again'}")
         place.tidy_finished()
         return place.read()
     with nullcontext() if place is None else place.held():
