@@ -288,6 +288,16 @@ def test_the_command_that_is_shown_measures_the_same(
     assert (tmp_path / "again" / EXAMPLES).read_bytes() == (place / EXAMPLES).read_bytes()
 
 
+def test_networks_that_were_measured_on_different_numbers_of_images_say_so(made: Path, tmp_path: Path) -> None:
+    pwoa.evaluate("embedded", "mnist-mini", attacks="natural,pgd2", images=4, checks=False, folder=tmp_path / "fewer")
+    page = render(gather([made / "evaluation", tmp_path / "fewer"]), "both")
+    assert "95 % intervals, each on its own number of test images" in page
+    overview = page[: page.index('id="run-1"')]
+    found = [len(re.findall(rf"to \d+\.\d on {images}<", overview)) for images in (48, 8, 4)]
+    assert found == [2, 1, 3]  # natural and PGD-2; the worst case, with the attack strong; all three
+    assert "48 test images" in render(gather([made / "evaluation"]), "one")
+
+
 def test_naive_pruning_is_not_called_the_papers_method(made: Path) -> None:
     pwoa_, naive = gather([made / "runs" / "pwoa", made / "runs" / "naive"])
     assert (pwoa_.method, pwoa_.way) == ("pwoa", "pwoa")

@@ -174,10 +174,12 @@ def _robustness(story: Story, level: int) -> Markup:
 
 def accuracy_table(measured: Mapping[str, Measured], changes: Sequence[Difference] = ()) -> Markup:
     """Return the accuracies of several networks, a row for each attack. changes: of the second from the first."""
-    images = max(who.images for who in measured.values())
+    counts = {who.images for who in measured.values()}
+    images = max(counts)
     rows = [_accuracy_row(attack, measured.values(), images, changes) for attack in _attacks(measured.values())]
     head = ["attack", *map(breakable, measured), *(["difference"] if changes else [])]
-    caption = f"Accuracy in % with 95 % intervals, {counted(images, 'test image')}"
+    many = counted(images, "test image") if len(counts) == 1 else "each on its own number of test images"
+    caption = f"Accuracy in % with 95 % intervals, {many}"
     return table(head, rows, caption, class_="numbers accuracies")
 
 
@@ -191,15 +193,16 @@ def _accuracy_row(
     attack: str, measured: Iterable[Measured], images: int, changes: Sequence[Difference]
 ) -> list[object]:
     rows = [who.under(attack) for who in measured]
-    fewer = next((row.images for row in rows if row and row.images < images), None)
+    counts = {row.images for row in rows if row}
+    fewer = next(iter(counts)) if len(counts) == 1 and max(counts) < images else None
     label = attack_label(attack).replace(" of AutoAttack", "")
     first = (element("span", "↳ ", aria_hidden="true") if ":" in attack else Markup("")) + label
     if fewer:
         first += element("span", f" first {fewer:,}", class_="fine")
     cells: list[object] = [first]
     for row in rows:
-        shown = Markup("–") if row is None else Markup(f"{row.value:.2f}") + _interval(row.low, row.high)
-        cells.append(shown)
+        on = f" on {row.images:,}" if row and len(counts) > 1 else ""
+        cells.append(Markup("–") if row is None else Markup(f"{row.value:.2f}") + _interval(row.low, row.high, on))
     if changes:
         change = next((change for change in changes if change.attack == attack), None)
         cells.append(
@@ -210,9 +213,9 @@ def _accuracy_row(
     return cells
 
 
-def _interval(low: float, high: float, signed: bool = False) -> Markup:
+def _interval(low: float, high: float, on: str = "", signed: bool = False) -> Markup:
     low_text, high_text = (_signed(end, 1) if signed else f"{end:.1f}" for end in (low, high))
-    return element("span", f" {low_text} to {high_text}", class_="fine")
+    return element("span", f" {low_text} to {high_text}{on}", class_="fine")
 
 
 def _changes(story: Story) -> Markup:
