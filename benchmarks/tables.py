@@ -8,6 +8,7 @@ from pathlib import Path
 
 from benchmarks.comparison import competition_table, headline_table, published_table
 from benchmarks.deployment import deployment_table
+from benchmarks.report import waiting_table
 from benchmarks.robust import robust_table
 from benchmarks.rows import Row, load_rows, markdown
 from pwoa.attacks.registry import attack_label
@@ -204,5 +205,6 @@ TABLES: dict[str, tuple[str, Callable[[Path], str]]] = {
     "robust": ("robust.json", robust_table),
     "deployment": ("deployment.json", deployment_table),
     "export": ("export.json", export_table),
+    "waiting": ("report.json", waiting_table),
 }
 """Name of a table → its file in results/, and the function that builds it."""

@@ -1,10 +1,11 @@
-"""Compare methods and rates by a sweep: a grid in a file, a run for each of its points, and one table.
+"""Compare methods and rates by a sweep: a grid in a file, a run for each of its points, one table and one page.
 
 python examples/sweep.py
 """
 
 from pathlib import Path
 
+import pwoa
 from pwoa.sweep import Swept, sweep
 
 # What is the same in all runs stands under [set], what is tried under [grid]. More seeds give deviations in the table.
@@ -27,7 +28,7 @@ method = ["pwoa", "magnitude"]
 
 
 def main(folder: str = "runs/examples/sweep", grid: str = GRID) -> Swept:
-    """Run the grid, which is a page of TOML, and print its table."""
+    """Run the grid, which is a page of TOML, print its table, and write its report."""
     Path(folder).mkdir(parents=True, exist_ok=True)
     file = Path(folder) / "grid.toml"
     file.write_text(grid, encoding="utf-8")
@@ -40,6 +41,9 @@ def main(folder: str = "runs/examples/sweep", grid: str = GRID) -> Swept:
         print(f"{label:30}", "  ".join(f"{attack} {value}" for attack, value in row.items() if value))
     for name, reason in result.failed.items():
         print(f"{name} failed: {reason}")
+
+    # One page with everything: robustness against rate, compute and time, and a section for each run.
+    print(f"report: {pwoa.report(Path(folder) / 'runs')}")
     return result
 
 

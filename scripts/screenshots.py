@@ -21,8 +21,8 @@ import pwoa
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 PICTURES = {
-    "report-light.png": ("light", 1280, 1015, 1.0),
-    "report-dark.png": ("dark", 1280, 1015, 1.0),
+    "report-light.png": ("light", 1280, 1126, 1.0),
+    "report-dark.png": ("dark", 1280, 1126, 1.0),
     "report-phone.png": ("light", 360, 900, 2.0),
 }
 """By name the colours, the width and height of the window, and how many pixels one of its units has."""

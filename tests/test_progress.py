@@ -86,6 +86,7 @@ def test_a_log_has_a_line_after_silence_whatever_is_waited_for(
     assert len(waiting) >= 2
     assert all(re.fullmatch(r"loading the data: \d s so far", line) for line in waiting)
     progress.plan(PLAN)
+    progress.say("the data are loaded")
     progress.start("search", 200)
     for units in (1, 49):
         time.sleep(0.01)
@@ -93,12 +94,24 @@ def test_a_log_has_a_line_after_silence_whatever_is_waited_for(
     progress.show("natural accuracy 98.00 %")
     time.sleep(0.12)  # a compiler, or a long attack, that reports nothing
     progress.close()
-    said = capsys.readouterr().out.splitlines()
+    _, *said = capsys.readouterr().out.splitlines()
     assert re.fullmatch(r"search: 25 %, [\d.e+]+ steps/s, \d+ s left of training, natural accuracy 98.00 %", said[0]), (
         said
     )
     time.sleep(0.12)
     assert capsys.readouterr().out == ""  # nothing is under way
+
+
+def test_short_tasks_one_after_the_other_are_not_silent(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("pwoa.progress.SILENCE", 0.1)
+    progress = ConsoleProgress()
+    for number in range(10):
+        progress.start(f"radius {number}", 10)
+        time.sleep(0.05)
+    progress.close()
+    assert len(capsys.readouterr().out.splitlines()) >= 2
 
 
 def test_what_speaks_keeps_the_silence_short(

@@ -199,7 +199,7 @@ class ConsoleProgress(Progress):
         self._terminal = self._console.is_terminal
         self._left = TimeLeft()
         self._name, self._figures, self._done, self._total = "", "", 0, 0
-        self._began = self._spoke = 0.0
+        self._began = self._spoke = time.monotonic()
         self._over = Event()
 
     def plan(self, parts: Sequence[Part]) -> None:
@@ -208,7 +208,7 @@ class ConsoleProgress(Progress):
     def start(self, task: str, total: int, done: int = 0) -> None:
         self.close()
         self._name, self._figures, self._done, self._total = task, "", done, total
-        self._began = self._spoke = time.monotonic()
+        self._began = time.monotonic()  # but short tasks one after the other are no reason to be silent
         self._left.start(task, total, done)
         if self._terminal:
             self._bar.add_task(task, total=total or None, completed=done, rate="", left="", figures="")

@@ -56,6 +56,17 @@ def test_the_headline_has_the_teacher_first_and_the_best_method_last() -> None:
     assert {cells[1].strip() for cells in lines[1:]} == {"10"}
 
 
+def test_what_people_wait_for_is_within_its_limits() -> None:
+    rows = {row["part"]: row for row in load_rows(ROOT / "results" / "report.json")}
+    examples = [row["seconds"] for part, row in rows.items() if part.startswith("example ") and "images" not in part]
+    assert len(examples) == 5
+    assert max(examples) < 120
+    page = rows["page of a ResNet-18's evaluation"]
+    assert rows["example images of a ResNet-18"]["seconds"] + page["seconds"] < 2
+    many = rows["page of 30 runs"]
+    assert (many["bytes"] < 3_000_000, many["seconds_to_open"] < 1) == (True, True)
+
+
 def test_every_file_of_results_is_named_on_the_page_and_has_rows() -> None:
     page = (ROOT / "results" / "README.md").read_text(encoding="utf-8")
     files = sorted((ROOT / "results").glob("*.json"))

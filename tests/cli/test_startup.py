@@ -61,3 +61,9 @@ def test_the_attacks_load_neither_data_nor_models() -> None:
     _, modules = loaded("import json, sys, pwoa.attacks.autoattack; print(json.dumps([0, sorted(sys.modules)]))")
     assert "pwoa.attacks.registry" in modules
     assert [name for name in modules if name.startswith(("pwoa.data", "pwoa.models"))] == []
+
+
+def test_a_page_is_written_without_the_compiler() -> None:
+    _, modules = loaded("import json, sys, pwoa.report.page; print(json.dumps([0, sorted(sys.modules)]))")
+    assert "pwoa.report.sections" in modules
+    assert [name for name in modules if name.startswith("torch._dynamo")] == []

@@ -20,6 +20,7 @@ from pwoa.attacks.square import square_rounds
 from pwoa.errors import InputError
 from pwoa.evaluation import folder
 from pwoa.evaluation.checks import Finding
+from pwoa.evaluation.examples import Attempts
 from pwoa.evaluation.folder import EvaluationFolder, verdicts_of
 from pwoa.evaluation.record import result_of
 from pwoa.evaluation.robustness import Measurement
@@ -159,7 +160,7 @@ def test_measurements_come_back_as_they_were(tmp_path: Path) -> None:
         Measurement(
             {"autoattack": bits("100"), **whole}, {"apgd-ce": bits("101"), "square": bits("100")}, {"pgd20": 0.2}, 3
         ),
-        Measurement(whole, {}, {"natural": 0.1, "pgd20": 0.2}, 3, state),
+        Measurement(whole, {}, {"natural": 0.1, "pgd20": 0.2}, 3, state, attempts=attempts_on([0, 2], ["pgd20", ""])),
         *(Measurement({"natural": bits("100"), "pgd20": bits("000")}, done=number % 3 + 1) for number in range(10)),
     ]
     place.save(measured)
@@ -175,6 +176,11 @@ def test_measurements_come_back_as_they_were(tmp_path: Path) -> None:
     for name, value in dataclasses.asdict(state).items():
         same = torch.equal if isinstance(value, Tensor) else lambda a, b: bool(a == b)
         assert same(getattr(back, name), value)
+    shown = found[1].attempts
+    assert shown is not None
+    assert (shown.places.tolist(), shown.attacks, shown.broken) == ([0, 2], ["pgd20", ""], [False, False])
+    assert torch.equal(shown.images, torch.full((2, 1, 2, 2), 0.5))
+    assert all(one.attempts is None for number, one in enumerate(found) if number != 1)
     assert all(one.ensemble is None for number, one in enumerate(found) if number != 1)
 
 
@@ -238,6 +244,12 @@ def rewritten(place: EvaluationFolder, **changes: Any) -> None:
     place.save([Measurement(**(fields | changes))])
 
 
+def attempts_on(places: list[int], attacks: list[str], brightness: float = 0.5, broken: int | None = None) -> Attempts:
+    """Return attempts on so many images, all of one brightness."""
+    images = torch.full((len(places), 1, 2, 2), brightness)
+    return Attempts(torch.tensor(places), images, attacks, [False] * (len(places) if broken is None else broken))
+
+
 IMPOSSIBLE: dict[str, dict[str, Any]] = {
     "done too far": {"done": 10**9},
     "done below nothing": {"done": -1},
@@ -249,6 +261,11 @@ IMPOSSIBLE: dict[str, dict[str, Any]] = {
     "numbers, not verdicts": {"right": {"natural": torch.ones(3), "pgd20": torch.ones(3)}},
     "an attack is lost": {"right": {"natural": bits("111")}},
     "an attack too many": {"right": {"natural": bits("111"), "pgd20": bits("110"), "cw": bits("110")}},
+    "shown and not there": {"attempts": attempts_on([0, 3], ["pgd20", ""])},
+    "shown by an attack that was not asked for": {"attempts": attempts_on([0, 2], ["cw", ""])},
+    "shown and no image": {"attempts": attempts_on([0], ["pgd20"], 1.5)},
+    "shown, but not all attacks are named": {"attempts": attempts_on([0, 1], ["pgd20"])},
+    "shown, but not all are decided": {"attempts": attempts_on([0, 1], ["pgd20", ""], broken=1)},
     "time runs back": {"seconds": {"natural": -1.0}},
     "time never ends": {"seconds": {"natural": float("nan")}},
     "an attack in progress before its turn": {"done": 0, "right": {}, "ensemble": state_of([-1] * 3, [0, 1, 2])},

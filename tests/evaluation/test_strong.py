@@ -17,6 +17,7 @@ from pwoa.attacks.registry import find_attack
 from pwoa.data.images import Data
 from pwoa.errors import DefenceWarning
 from pwoa.evaluation.checks import ATTACKED, FEWEST, affordable
+from pwoa.evaluation.examples import EXAMPLES
 from pwoa.evaluation.robustness import robustness, work
 from pwoa.evaluation.scores import Scores, weak_steps
 from pwoa.evaluation.subject import Subject
@@ -159,6 +160,7 @@ def test_killed_within_it_an_evaluation_is_resumed_to_the_same(
     again = measure("cut")
     assert again.fewer == {"strong": 20, "worst": 20}
     assert again.accuracies == whole.accuracies
+    assert (tmp_path / "cut" / EXAMPLES).read_bytes() == (tmp_path / "whole" / EXAMPLES).read_bytes()
 
 
 def test_tables_say_on_how_many_images() -> None:

@@ -66,6 +66,7 @@ def test_sweep() -> None:
     result = module.main(grid=grid.replace("[4, 16]", "[4]"))
     assert result.failed == {}
     assert len(result.table) == 3  # the teacher, and two methods
+    assert "Robustness against training time" in Path("runs/examples/sweep/runs/report.html").read_text()
 
 
 def test_the_grid_of_the_sweep_has_four_runs(tmp_path: Path) -> None:

@@ -124,11 +124,14 @@ def test_a_point_leads_to_its_run(browser: Any, pages: dict[str, Path]) -> None:
 
 
 def test_a_page_is_read_without_scripts_and_printed_whole(browser: Any, pages: dict[str, Path]) -> None:
-    context = browser.new_context(java_script_enabled=False)
+    context = browser.new_context(java_script_enabled=False, color_scheme="dark")
     page, trouble = opened(context, pages["run"].as_uri())
     assert "Robustness" in page.inner_text("main")
     assert trouble == []
-    page.emulate_media(media="print")
+    page.emulate_media(media="print", color_scheme="dark")
+    for place in ("h1", "td", ".card .value"):  # dark on white, whatever the screen has
+        colour = page.locator(place).first.evaluate("place => getComputedStyle(place).color")
+        assert sum(map(int, colour[4:-1].split(", "))) < 150
     assert not page.locator("nav").is_visible()
     assert page.locator("details pre").is_visible()
     assert len(page.pdf()) > 10_000
@@ -144,7 +147,28 @@ def test_a_large_page_opens_in_under_a_second(browser: Any, made: Path, tmp_path
     page.close()
 
 
-def test_a_live_page_renews_itself(browser: Any, runs: Path) -> None:
+def test_a_list_that_renews_itself_stays_sorted_and_focused(browser: Any, runs: Path) -> None:
+    with serve(runs) as server:
+        Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
+        page, trouble = opened(browser, server.address)
+
+        def folders() -> list[str]:
+            return list(page.locator("table.sortable tbody th").all_inner_texts())
+
+        page.get_by_role("button", name="folder").press("Enter")
+        assert folders() == ["scratch", "runs", "pwoa", "naive"]
+        shutil.copytree(runs / "pwoa", runs / "last")
+        page.get_by_text("Runs: 5 folders").wait_for(timeout=20_000)
+        assert folders() == ["scratch", "runs", "pwoa", "naive", "last"]
+        assert page.evaluate("document.activeElement.textContent") == "folder"
+        page.keyboard.press("Enter")
+        assert folders() == ["last", "naive", "pwoa", "runs", "scratch"]
+        assert trouble == []
+        page.close()
+        server.shutdown()
+
+
+def test_a_live_page_renews_itself_until_the_run_is_finished(browser: Any, made: Path, runs: Path) -> None:
     run = runs / "pwoa"
     for name in ("result.json", "model.safetensors"):
         (run / name).unlink()
@@ -158,7 +182,11 @@ def test_a_live_page_renews_itself(browser: Any, runs: Path) -> None:
         (run / "metrics.jsonl").write_text("\n".join(lines[:3]) + "\n")
         page.get_by_text("Done: 3 of 4 epochs.").wait_for(timeout=20_000)
         page.get_by_role("button", name="Pause").click()
-        assert page.get_by_role("button", name="Go on").is_visible()
+        page.get_by_role("button", name="Go on").click()
+        for name in ("result.json", "model.safetensors", "metrics.jsonl"):
+            shutil.copy(made / "runs" / "pwoa" / name, run / name)
+        page.get_by_text("renews itself").wait_for(state="detached", timeout=20_000)  # nothing will change any more
+        assert page.get_by_role("link", name="Robustness").is_visible()
         assert trouble == []
         page.close()
         server.shutdown()

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pwoa.report.figure import Bar, Bars, Plot, Scale, Series, log_ticks, range_of, round_ticks, thinned
+from pwoa.report.figure import Bar, Bars, Plot, Scale, Series, doubling_ticks, log_ticks, range_of, round_ticks, thinned
 from pwoa.report.html import element, escape, table
 from pwoa.report.svg import draw
 
@@ -31,6 +31,8 @@ def test_ticks_are_round(low: float, high: float, ticks: list[float]) -> None:
 
 def test_ticks_of_a_logarithmic_axis() -> None:
     assert log_ticks(0.9, 11) == pytest.approx([1, 2, 5, 10])
+    assert doubling_ticks(0.9, 4.3) == [1, 2, 4]
+    assert doubling_ticks(1, 4096) == [1, 8, 64, 512, 4096]
     assert log_ticks(1e-8, 1e8) == pytest.approx([10.0**power for power in (-8, -5, -2, 1, 4, 7)])
 
 

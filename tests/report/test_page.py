@@ -13,24 +13,26 @@ import time
 from collections.abc import Callable
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
-import torch
-from safetensors.torch import load_file, save_file
+from safetensors.numpy import load_file
 from typer.testing import CliRunner
 
 import pwoa
 from pwoa.cli import app
 from pwoa.errors import InputError
 from pwoa.evaluation.comparison import compare, worst_case
-from pwoa.evaluation.examples import EXAMPLES
+from pwoa.evaluation.examples import EXAMPLES, save_examples
 from pwoa.models.checkpoints.folder import fingerprint
 from pwoa.recipe import load_recipe, sealed_toml
 from pwoa.report.gather import gather
 from pwoa.report.page import render, report
 from pwoa.report.repeat import commands
 from pwoa.runs.folder import Run
-from pwoa.storage.folder import sealed
+from pwoa.storage.folder import sealed, unsealed
+from pwoa.storage.reading import read_safetensors_metadata
 from tests.report.conftest import ODD
 
 
@@ -232,9 +234,9 @@ def make_large(run: Path) -> None:
     (run / "result.json").write_text(json.dumps(sealed(result)))
     for who in ("teacher", "model"):
         path = run / "evaluation" / who / EXAMPLES
-        tensors = load_file(path)
-        noise = torch.randint(0, 256, (12, 3, 32, 32), dtype=torch.uint8)
-        save_file(tensors | {"pixels": noise, "attacked": noise.flip(0)}, path, {"about": "{}"})
+        about = unsealed(json.loads(read_safetensors_metadata(path)["about"]), "about")
+        noise = np.random.default_rng(0).integers(0, 256, (12, 3, 32, 32), dtype=np.uint8)
+        save_examples(path, load_file(path) | {"pixels": noise, "attacked": noise[::-1].copy()}, about)
 
 
 def test_thirty_large_runs_are_a_page_of_less_than_three_megabytes(made: Path, tmp_path: Path) -> None:
@@ -262,6 +264,45 @@ def test_the_command_that_is_shown_makes_the_same_model(tmp_path: Path, digits: 
     assert (answer.exit_code, answer.stderr) == (0, "")
     assert fingerprint(pwoa.load_model(tmp_path / "a run-again")) == fingerprint(result.model)
     assert (tmp_path / "a run-again" / "report.html").is_file()
+
+
+@pytest.mark.parametrize(
+    ("attacks", "options"),
+    [
+        ("natural,pgd2", {"radii": [0, 4 / 255, 0.1], "batch": 3, "checks": False}),
+        (None, {"precision": "float32", "settings": {"evaluation.strong": 2}}),
+        ("natural,apgd-ce,transfer", {"surrogate": "embedded", "settings": {"evaluation.long": 2}}),
+    ],
+)
+def test_the_command_that_is_shown_measures_the_same(
+    attacks: str | None, options: dict[str, Any], tmp_path: Path
+) -> None:
+    threat, place = pwoa.Threat("linf", 8 / 255, 1 / 3 / 255), tmp_path / "an evaluation"
+    pwoa.evaluate("embedded", "mnist-mini", attacks=attacks, threat=threat, images=4, seed=5, folder=place, **options)
+    (story,) = gather([place])
+    (command, *_), _ = commands(story)
+    words = [{"MODEL": "embedded", "SURROGATE": "embedded"}.get(word, word) for word in shlex.split(command)]
+    answer = CliRunner().invoke(app, [*words[1:], "--out", str(tmp_path / "again")])
+    assert (answer.exit_code, answer.stderr) == (0, "")
+    assert (tmp_path / "again" / "evaluation.json").read_bytes() == (place / "evaluation.json").read_bytes()
+    assert (tmp_path / "again" / EXAMPLES).read_bytes() == (place / EXAMPLES).read_bytes()
+
+
+def test_networks_that_were_measured_on_different_numbers_of_images_say_so(made: Path, tmp_path: Path) -> None:
+    pwoa.evaluate("embedded", "mnist-mini", attacks="natural,pgd2", images=4, checks=False, folder=tmp_path / "fewer")
+    page = render(gather([made / "evaluation", tmp_path / "fewer"]), "both")
+    assert "95 % intervals, each on its own number of test images" in page
+    overview = page[: page.index('id="run-1"')]
+    found = [len(re.findall(rf"to \d+\.\d on {images}<", overview)) for images in (48, 8, 4)]
+    assert found == [2, 1, 3]  # natural and PGD-2; the worst case, with the attack strong; all three
+    assert "48 test images" in render(gather([made / "evaluation"]), "one")
+
+
+def test_naive_pruning_is_not_called_the_papers_method(made: Path) -> None:
+    pwoa_, naive = gather([made / "runs" / "pwoa", made / "runs" / "naive"])
+    assert (pwoa_.method, pwoa_.way) == ("pwoa", "pwoa")
+    assert (naive.method, naive.way) == ("pwoa", "pwoa (loss: cross-entropy)")
+    assert "method pwoa (loss: cross-entropy)" in render([naive], "naive")
 
 
 def test_report_is_one_call(made: Path, tmp_path: Path) -> None:

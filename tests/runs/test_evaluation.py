@@ -92,7 +92,7 @@ def test_a_run_killed_while_it_evaluates_resumes_to_the_same_result(
 
     resumed = pwoa.prune(tiny_teacher, tiny_data, recipe=recipe, folder=cut, progress=told)
     assert (f"resuming {stopped}" in told.said) == saved
-    assert (f"{teacher} is finished, nothing is left to do" in told.said) == (stopped == model)
+    assert (f"{teacher} is finished, and is used again" in told.said) == (stopped == model)
     assert without_time(resumed.summary) == without_time(whole.summary)
     assert (cut / "model.safetensors").read_bytes() == weights
     for role in ("teacher", "model"):

@@ -360,8 +360,8 @@ def test_a_depthwise_layer_is_kept_dense_and_thin_layers_are_warned_of(
         assert rows[name]["kept"] == rows[name]["total"] == 16 * 9
     assert rows["total"]["kept"] == rows["total"]["total"] // 4
     assert [warning["check"] for warning in summary["warnings"]] == ["thin layers"]
-    assert "weights an output, " in summary["warnings"][0]["message"]
+    assert "weights an output (" in summary["warnings"][0]["message"]
     announced = "\n".join(told.said)
     if method == "pwoa":  # the other learns how many weights each layer keeps
         assert "note: stem.weight and 1 more kept denser, as outputs have few inputs there" in announced
-        assert "warning: 1 layer keeps fewer than 5 weights an output, pointwise.weight 2.8" in announced
+        assert "warning: 1 layer keeps fewer than 5 weights an output (pointwise.weight keeps 2.8)" in announced

@@ -331,7 +331,7 @@ def test_a_teacher_that_was_evaluated_is_not_measured_again(
     run = tmp_path / "run"
     again = prune(tiny_teacher, tiny_data, recipe=quick(), folder=run, teacher_evaluation=known, progress=told)
     assert again.summary["teacher"] == first.summary["teacher"]
-    assert f"{known} is finished, nothing is left to do" in told.said
+    assert f"{known} is finished, and is used again" in told.said
     assert compare(run).rows == compare(known, run).rows  # the verdicts are there as well
     other, folder = quick(training__seed=1), tmp_path / "other"
     with pytest.raises(InputError, match=r"holds another evaluation .*seed"):

@@ -171,6 +171,6 @@ class TestFewInputs:
         chosen, recipe = select(self.mobile), SparsityRecipe(rate=4)
         denser, thin = plan_notes(self.mobile, recipe, allocate(chosen.weights, recipe, chosen.least))
         assert denser == "note: 1.weight kept denser, as outputs have few inputs there; others keep less"
-        assert thin.startswith("warning: 1 layer keeps fewer than 5 weights an output, 2.weight 1.8: robustness may")
+        assert thin.startswith("warning: 1 layer keeps fewer than 5 weights an output (2.weight keeps 1.8): robustness")
         dense = {name: weight.numel() for name, weight in chosen.weights.items()}
         assert plan_notes(self.mobile, SparsityRecipe(rate=1), dense) == []

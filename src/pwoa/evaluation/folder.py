@@ -4,7 +4,7 @@ evaluation.json       what is measured: fingerprints of model and data, attacks,
 progress.safetensors  while it runs: all verdicts so far, and the state of the attack in progress
                       (it says of which evaluation it is, and has a checksum)
 verdicts.safetensors  which images are right under which attack
-examples.safetensors  a dozen images, attacked, and what the model says of them
+examples.safetensors  a dozen images, what the attacks made of them, and what the model says of both
 distances.safetensors how far the nearest broken images are, by the attacks that look for these (fmn)
 result.json           accuracies, intervals, warnings, in the words RobustBench has for them
 """
@@ -12,7 +12,6 @@ result.json           accuracies, intervals, warnings, in the words RobustBench 
 import dataclasses
 import hashlib
 import json
-import math
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -23,12 +22,12 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save as to_bytes
 from torch import Tensor
 
-from pwoa.attacks.autoattack import ROBUST, State
-from pwoa.attacks.registry import AUTOATTACK, NATURAL, STRONG, find_attack
+from pwoa.attacks.registry import NATURAL, STRONG, find_attack
 from pwoa.errors import InputError, brief, first_line
 from pwoa.evaluation.agreement import Agreement
 from pwoa.evaluation.checks import Finding
 from pwoa.evaluation.examples import EXAMPLES
+from pwoa.evaluation.resuming import check_possible, pack, unpack
 from pwoa.evaluation.robustness import Measurement
 from pwoa.evaluation.scores import FILE, Scores, load_verdicts, save_verdicts
 from pwoa.storage.folder import RESULT, Folder, naming, replacing, unsealed
@@ -85,7 +84,7 @@ class EvaluationFolder(FinishedEvaluation):
     def save(self, measurements: Sequence[Measurement]) -> None:
         """Keep how far it has come, if the last time was a while ago."""
         if time.monotonic() - self._saved >= SAVE_SECONDS:
-            tensors, about = _packed(measurements)
+            tensors, about = pack(measurements)
             text, which = json.dumps(about), self._which()
             metadata = {"measurements": text, "evaluation": which, "sha256": _digest(tensors, text, which)}
             with replacing(self.path / PROGRESS) as file:
@@ -114,14 +113,14 @@ class EvaluationFolder(FinishedEvaluation):
                 raise ValueError("it is of another evaluation")
             if metadata.get("sha256") != _digest(tensors, text, which):
                 raise ValueError("its checksum is wrong")
-            measurements = _unpacked(tensors, parse_json(text, "it"), device)
+            measurements = unpack(tensors, parse_json(text, "it"), device)
             radius = self.asked["threat"]["radius"]
             radii, images = [radius, *(other for other in self.asked["radii"] if other != radius)], self.asked["images"]
             if len(measurements) > len(radii):
                 raise ValueError(f"it has {len(measurements)} radii, not {len(radii)}")
             for measured, at in zip(measurements, radii, strict=False):
                 counts = self._images_by_attack(at == radius) if at else {NATURAL: images}
-                _check_possible(measured, self.asked, counts, classes)
+                check_possible(measured, self.asked, counts, classes)
             return measurements
         except Exception as error:  # a damaged file can hold anything
             raise InputError(f"{path} is damaged ({first_line(error)}); delete it to begin anew") from None
@@ -234,104 +233,9 @@ def _point_from(named: Mapping[str, Tensor], rows: Sequence[Mapping[str, Any]], 
     return Scores(threat, right, seconds, after)
 
 
-def _packed(measurements: Sequence[Measurement]) -> tuple[dict[str, Tensor], list[dict[str, Any]]]:
-    tensors: dict[str, Tensor] = {}
-    about = []
-    for number, measured in enumerate(measurements):
-        for kind, verdicts in (("right", measured.right), ("after", measured.after)):
-            tensors |= {f"{number}/{kind}/{name}": right.clone() for name, right in verdicts.items()}
-        tensors |= {f"{number}/distance/{name}": far.clone() for name, far in measured.distances.items()}
-        entry: dict[str, Any] = {"seconds": measured.seconds, "done": measured.done, "ensemble": None}
-        if (state := measured.ensemble) is not None:
-            parts = {"broken_by": state.broken_by, "best": state.best, "left": state.left}
-            tensors |= {f"{number}/state/{name}": value.cpu().contiguous() for name, value in parts.items()}
-            entry["ensemble"] = {name: getattr(state, name) for name in ("attack", "round", "done", "seconds")}
-        about.append(entry)
-    return tensors, about
-
-
-def _unpacked(
-    tensors: Mapping[str, Tensor], about: Sequence[Mapping[str, Any]], device: torch.device
-) -> list[Measurement]:
-    def under(prefix: str) -> dict[str, Tensor]:
-        return {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
-
-    found = []
-    for number, entry in enumerate(about):
-        state = None
-        if entry["ensemble"] is not None:
-            parts = {name: value.to(device) for name, value in under(f"{number}/state/").items()}
-            state = State(parts["broken_by"], parts["best"], parts["left"], **entry["ensemble"])
-        right, after = under(f"{number}/right/"), under(f"{number}/after/")
-        distances = under(f"{number}/distance/")
-        found.append(Measurement(right, after, dict(entry["seconds"]), entry["done"], state, distances))
-    return found
-
-
 def _digest(tensors: Mapping[str, Tensor], text: str, which: str) -> str:
     digest = hashlib.sha256(f"{which}\0{text}".encode())
     for name, value in sorted(tensors.items()):
         digest.update(f"\0{name}\0{value.dtype}\0{list(value.shape)}\0".encode())
         digest.update(value.contiguous().view(-1).view(torch.uint8).numpy().data)
     return digest.hexdigest()
-
-
-def _check_possible(measured: Measurement, asked: Mapping[str, Any], counts: Mapping[str, int], classes: int) -> None:
-    """Raise ValueError for what no evaluation by these attacks comes to: it would be taken for verdicts.
-
-    counts: on how many images each attack is run.
-    """
-    images, batch = asked["images"], asked["batch"]
-    if not _is_reached(measured.done, images, batch):
-        raise ValueError(f"{measured.done} of {images} images are done")
-    attacks = {name: find_attack(name) for name in counts}
-    expected = dict.fromkeys(measured.after, counts.get(AUTOATTACK, images)) | dict(counts)
-    for name, right in (*measured.right.items(), *measured.after.items()):
-        if right.dtype != torch.bool or right.shape != (expected.get(name, images),):
-            raise ValueError(f"the verdicts of {name} are not those of {expected.get(name, images)} images")
-    near = {name for name, attack in attacks.items() if attack.nearest and name in measured.right}
-    if measured.distances.keys() != near or any(
-        far.shape != (images,) or far.dtype != torch.float32 or bool((far < 0).any() or far.isnan().any())
-        for far in measured.distances.values()
-    ):
-        raise ValueError("its distances are not those of its attacks")
-    short = {name for name, attack in attacks.items() if attack.short}
-    if not measured.right.keys() <= attacks.keys() or (measured.done and not short <= measured.right.keys()):
-        raise ValueError(f"its verdicts are of {', '.join(measured.right)}")
-    natural = measured.right.get(NATURAL, torch.zeros(images, dtype=torch.bool))
-    for name, right in measured.right.items():
-        if name in short and bool((right & ~natural).any() or right[measured.done :].any()):
-            raise ValueError(f"images are right under {name} that are not right naturally, or were not tried")
-    if not all(math.isfinite(value) and value >= 0 for value in measured.seconds.values()):
-        raise ValueError("its seconds are no times")
-    left = [name for name, attack in attacks.items() if not attack.short and name not in measured.right]
-    if measured.ensemble is not None:
-        if measured.done < images or not left:
-            raise ValueError("an attack is in progress whose turn it is not")
-        _check_state(measured.ensemble, (NATURAL, *find_attack(left[0]).parts), counts[left[0]], batch, classes)
-
-
-def _check_state(state: State, names: Sequence[str], images: int, batch: int, classes: int) -> None:
-    """Raise ValueError for a state that AutoAttack with these attacks does not come to."""
-    broken, left = state.broken_by, state.left
-    if broken.shape != (images,) or len(state.best) != images or {broken.dtype, left.dtype} != {torch.int64}:
-        raise ValueError(f"its tensors are not those of {images} images")
-    if not (0 <= state.attack < len(names) and _is_reached(state.done, len(left), batch)):
-        raise ValueError("it counts beyond what there is")
-    if not 0 <= state.round < len(find_attack(names[state.attack]).rounds_for(classes)):
-        raise ValueError(f"it is in round {state.round} of {names[state.attack]}")
-    if bool((broken < ROBUST).any() or (broken > state.attack).any()):
-        raise ValueError("images are broken by attacks that have not run")
-    whole = torch.arange(images, device=left.device)
-    if not torch.equal(left, whole[torch.isin(whole, left)]):
-        raise ValueError("images are left that are none")
-    unbroken = whole[broken == ROBUST]
-    if not bool(torch.isin(unbroken, left).all() and (broken[left[state.done :]] == ROBUST).all()):
-        raise ValueError("images are unbroken that were not tried")
-    if state.best.dtype != torch.float32 or not bool(((state.best >= 0) & (state.best <= 1)).all()):
-        raise ValueError("its images are none")
-
-
-def _is_reached(done: Any, total: int, batch: int) -> bool:
-    """Tell whether so many images can be done of all, batch by batch."""
-    return type(done) is int and 0 <= done <= total and (done % batch == 0 or done == total)

@@ -26,7 +26,7 @@ from pwoa.errors import InputError, counted, first_line
 from pwoa.evaluation.agreement import Agreement, agreement
 from pwoa.evaluation.behaviour import check_behaviour, check_modes
 from pwoa.evaluation.checks import Finding, affordable, check_attacks, check_curve, warn_of
-from pwoa.evaluation.examples import EXAMPLES, keep_examples
+from pwoa.evaluation.examples import EXAMPLES, Attempts, keep_examples
 from pwoa.evaluation.folder import EvaluationFolder
 from pwoa.evaluation.record import result_of
 from pwoa.evaluation.robustness import Measurement, robustness, work
@@ -250,7 +250,8 @@ def measure(
     asked = subject.asked(evaluation, threat) if folder is not None else {}
     place = None if folder is None else EvaluationFolder(folder, asked)
     if place is not None and place.finished:
-        progress.say(f"{place.path} is finished, nothing is left to do")
+        alone = task == EVALUATING  # and not a part of a run, where much may be left to do
+        progress.say(f"{place.path} is finished, {'nothing is left to do' if alone else 'and is used again'}")
         place.tidy_finished()
         return place.read()
     with nullcontext() if place is None else place.held():
@@ -270,18 +271,20 @@ def measure(
         finally:
             progress.close()
         if place is not None:
-            _keep_examples(place, subject, threat, evaluation.seed, progress)
+            _keep_examples(place, subject, measurements[0].attempts, progress)
             place.finish(scores, result_of(scores, subject.model, subject.about(asked, name)))
     return scores
 
 
-def _keep_examples(place: EvaluationFolder, subject: Subject, threat: Threat, seed: int, progress: Progress) -> None:
-    """Keep a dozen images to look at; where a network cannot be attacked so, there are none.
+def _keep_examples(place: EvaluationFolder, subject: Subject, attempts: Attempts | None, progress: Progress) -> None:
+    """Keep a dozen images to look at; where a network cannot be asked about them, there are none.
 
     What the disk refuses is an error: the same command writes it later, and nothing is measured again.
     """
+    if attempts is None:
+        return
     try:
-        keep_examples(place.path / EXAMPLES, subject, threat, seed)
+        keep_examples(place.path / EXAMPLES, subject, attempts)
     except (OSError, InputError):
         raise
     except Exception as error:  # a user's own network can raise anything
@@ -381,7 +384,8 @@ def _attack(
     points: list[Scores] = []
     for number, point in enumerate(_points(subject, evaluation, threat, task)):
         if number == len(measurements):
-            measurements.append(Measurement())
+            watched = place is not None and number == 0
+            measurements.append(Measurement(attempts=Attempts.on(subject.images) if watched else None))
         now = point.threat
         progress.start(point.title, point.work(len(subject.images)))
 

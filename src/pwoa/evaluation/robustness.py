@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor, nn
 
-from pwoa.attacks.autoattack import State, autoattack
+from pwoa.attacks.autoattack import ROBUST, State, autoattack
 from pwoa.attacks.ball import random_start
 from pwoa.attacks.gradient import pgd
 from pwoa.attacks.problem import is_broken
@@ -16,6 +16,7 @@ from pwoa.attacks.registry import AUTOATTACK, NATURAL, REPLICA, SETS, STRONG, At
 from pwoa.data.images import Images
 from pwoa.devices import exact_float32
 from pwoa.errors import InputError
+from pwoa.evaluation.examples import Attempts
 from pwoa.evaluation.scores import Scores
 from pwoa.models.border import LogitModel, as_logits, evaluating
 from pwoa.models.inference import attack_copy
@@ -32,6 +33,7 @@ class Measurement:
     done: how many images are through the short attacks.
     distances: by an attack that looks for the nearest broken image how far that is: 0 for one that is wrong already.
     ensemble: the state of the attack that AutoAttack has in progress.
+    attempts: what the attacks made of a few images, if anyone wants to look at them.
     """
 
     right: dict[str, Tensor] = field(default_factory=dict)
@@ -40,6 +42,7 @@ class Measurement:
     done: int = 0
     ensemble: State | None = None
     distances: dict[str, Tensor] = field(default_factory=dict)
+    attempts: Attempts | None = None
 
 
 def robustness(
@@ -139,7 +142,7 @@ class _Trial:
             search = pace.watch(self.search or self.model)
             began = time.perf_counter()
             x, labels = self.images.batch(index)
-            for name, right in self._attack(attacks, search, x, labels, self.seed + first):
+            for name, right in self._attack(attacks, search, index, x, labels):
                 if name in names:
                     if nearest := find_attack(name).nearest:
                         far = self._far(nearest, x, labels, right)
@@ -153,9 +156,13 @@ class _Trial:
             self.save(measured)
 
     def _attack(
-        self, attacks: Sequence[Attack], search: LogitModel, x: Tensor, labels: Tensor, seed: int
+        self, attacks: Sequence[Attack], search: LogitModel, index: Tensor, x: Tensor, labels: Tensor
     ) -> Iterator[tuple[str, Tensor]]:
-        """Yield for each attack which images of the batch are right naturally and under attack."""
+        """Yield for each attack which images of the batch are right naturally and under attack.
+
+        index: their places among all images.
+        """
+        seed = self.seed + int(index[0])
         natural = ~is_broken(self.model, x, labels)
         yield NATURAL, natural
         if not bool(natural.any()):
@@ -163,9 +170,12 @@ class _Trial:
             return
         x_right, labels_right = x[natural], labels[natural]
 
-        def verdict(adversarial: Tensor) -> Tensor:
+        def verdict(name: str, adversarial: Tensor) -> Tensor:
+            broken = is_broken(self.model, adversarial, labels_right)
+            if self.measured.attempts is not None:
+                self.measured.attempts.note(name, index[natural], adversarial, broken)
             right = natural.clone()
-            right[natural] = ~is_broken(self.model, adversarial, labels_right)
+            right[natural] = ~broken
             return right
 
         yield from ((attack.name, natural) for attack in attacks if attack.nearest)
@@ -173,7 +183,7 @@ class _Trial:
             if attack.loss is None and attack.run is not None and attack.name != NATURAL:
                 generator = torch.Generator(x.device).manual_seed(seed)
                 adversarial = attack.run(search, x_right, labels_right, self.threat, generator=generator)
-                yield attack.name, verdict(adversarial)
+                yield attack.name, verdict(attack.name, adversarial)
         for loss in dict.fromkeys(attack.loss for attack in attacks if attack.loss is not None):
             generator = torch.Generator(x.device).manual_seed(seed)
             adversarial = random_start(x, self.threat, generator)[natural]
@@ -183,7 +193,7 @@ class _Trial:
                 more = steps - done
                 adversarial = pgd(search, x_right, labels_right, self.threat, more, loss=loss, start=adversarial)
                 done = steps
-                yield name, verdict(adversarial)
+                yield name, verdict(name, adversarial)
 
     def _far(self, nearest: Callable[..., tuple[Tensor, Tensor]], x: Tensor, labels: Tensor, natural: Tensor) -> Tensor:
         """Return how far the nearest broken image is; a faster copy of the model has its boundaries elsewhere."""
@@ -203,6 +213,9 @@ class _Trial:
 
         def note(state: State) -> None:
             measured.ensemble = state
+            if state.attack and (attempts := measured.attempts) is not None:
+                seen = attempts.places[torch.isin(attempts.places, state.left[: state.done])]
+                attempts.note(name, seen, state.best[seen], state.broken_by[seen] != ROBUST)
             self.save(measured)
 
         verdicts = autoattack(

@@ -127,7 +127,7 @@ def trade_offs(
         for anchor, story in stories:
             value = story.rate if key == "rate" else _positive(story.result.get(key))
             if value and story.model and story.model.under(attack) and story.kind == "run":
-                group = story.name if looks else story.method or "unknown"
+                group = story.name if looks else story.way or "unknown"
                 colours.setdefault(group, looks[story.path] if looks else len(colours))
                 groups.setdefault(group, []).append((anchor, story, value))
         series = [_points(name, colours[name], found, attack) for name, found in groups.items()]
@@ -140,7 +140,8 @@ def trade_offs(
         told = "; ".join(f"{one.name}: " + ", ".join(f"{y:.1f} % at {x:.4g}" for x, y in one.points) for one in series)
         log = "x" if max(values) / min(values) > 3 else ""
         label = f"{attack_label(attack)}, %"
-        plots.append(Plot(title, told + ".", axis, label, tuple(series), y_range=(0.0, 102.0), log=log))
+        rates = key != "training_seconds"
+        plots.append(Plot(title, told + ".", axis, label, tuple(series), None, (0.0, 102.0), log, doubling=rates))
     return plots
 
 

@@ -31,6 +31,7 @@ class Plot:
     """Points over two axes. description: what a reader who cannot see it should know.
 
     x_range, y_range: where they are not what the points ask for. log: the axes with a logarithmic scale, of "xy".
+    doubling: a logarithmic x axis is marked at powers of two, as rates are.
     borders: vertical lines, as where a stage begins, and their names. small: one of many side by side.
     """
 
@@ -44,6 +45,7 @@ class Plot:
     log: str = ""
     borders: tuple[tuple[float, str], ...] = ()
     small: bool = False
+    doubling: bool = False
 
 
 @dataclass(frozen=True)
@@ -114,6 +116,12 @@ def log_ticks(low: float, high: float, most: int = 6) -> list[float]:
     choices += [[10.0**power for power in powers[::every]] for every in (1, 2, 3, 5, 10, 50)]
     within = ([value for value in choice if low * 0.999 <= value <= high * 1.001] for choice in choices)
     return next((ticks for ticks in within if len(ticks) <= most), [])
+
+
+def doubling_ticks(low: float, high: float, most: int = 6) -> list[float]:
+    """Return at most so many powers of two, or of four, or of eight…"""
+    powers = range(math.ceil(math.log2(low) - 1e-9), math.floor(math.log2(high) + 1e-9) + 1)
+    return [2.0**power for power in powers if power % max(1, -(-len(powers) // most)) == 0]
 
 
 def thinned(points: Sequence[Point], most: int = 100) -> tuple[Point, ...]:

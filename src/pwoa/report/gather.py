@@ -132,7 +132,7 @@ class _Reader:
         if of is not None and result.get("model") != of:
             self.missing.append(f"{place / RESULT} is of another model than that of the run")
             return None
-        examples = self.read(place / EXAMPLES, lambda path: load_examples(path)[0], expected=False)
+        examples = self.read(place / EXAMPLES, lambda path: load_examples(path, result.get("model")), expected=False)
         rows = [*entries(result.get("attacks"))]
         if len(rows) > 1 and isinstance(result.get("worst_case"), dict):
             rows.append({**result["worst_case"], "attack": WORST})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import html
+import re
 import struct
 import zlib
 from collections.abc import Iterable, Sequence
@@ -71,10 +72,15 @@ def table(
         )
         for first, *rest in rows
     )
-    inside = element("caption", caption) + element("thead", top) + element("tbody", body)
+    inside = element("caption", element("span", caption)) + element("thead", top) + element("tbody", body)
     return element(
         "div", element("table", inside, class_=class_), class_="scroll", role="group", tabindex=0, aria_label=caption
     )
+
+
+def breakable(name: str) -> Markup:
+    """Return a name that may be broken at its signs, as of a run of a sweep: method=pwoa-rate=4."""
+    return join(re.split(r"(?<=[=-])", name), "<wbr>")
 
 
 def _is_cell(cell: object) -> bool:

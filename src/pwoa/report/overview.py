@@ -7,8 +7,8 @@ from pwoa.errors import counted
 from pwoa.evaluation.examples import COUNT
 from pwoa.report.charts import accuracy_bars, trade_offs
 from pwoa.report.figure import Bars, Figure, Plot
-from pwoa.report.html import Markup, element, join, table
-from pwoa.report.sections import TEACHER, accuracy_table, lead_of, sections_of, title_of
+from pwoa.report.html import Markup, breakable, element, join, table
+from pwoa.report.sections import TEACHER, accuracy_table, lead_of, sections_of, title_of, warnings_of
 from pwoa.report.story import NATURAL, WORST, Measured, Story, number, whole, words
 from pwoa.report.svg import LOOKS, draw, swatch
 
@@ -30,9 +30,9 @@ def title_of_many(stories: Sequence[Story]) -> str:
 def lead_of_many(stories: Sequence[Story]) -> Markup:
     """Say what the runs have in common, in a line of short facts."""
     shared = {
-        "": {str(story.threat or "") for story in stories},
+        "threat ": {str(story.threat or "") for story in stories},
         "rate ": {f"{story.rate:.4g}" if story.rate else "" for story in stories},
-        "method ": {story.method for story in stories},
+        "method ": {story.way for story in stories},
     }
     facts = [name + next(iter(values)) for name, values in shared.items() if len(values) == 1 and next(iter(values))]
     return element("p", join((element("span", fact) for fact in facts), " "), class_="facts") if facts else Markup("")
@@ -155,7 +155,7 @@ def _value(story: Story, attack: str) -> float:
 def _card(name: str, value: float, note: str, look: int) -> Markup:
     return element(
         "div",
-        element("p", swatch(look), " ", name, class_="name"),
+        element("p", swatch(look), " ", breakable(name), class_="name"),
         element("p", f"{value:.1f}", element("span", " %", class_="unit"), class_="value"),
         element("p", note, class_="fine"),
         class_="card",
@@ -164,8 +164,8 @@ def _card(name: str, value: float, note: str, look: int) -> Markup:
 
 def _notes(stories: Sequence[Story], failed: Mapping[str, str]) -> Markup:
     told = Markup("")
-    if doubtful := [story.name for story in stories if story.warnings]:
-        said = f"There are warnings about {_some(doubtful)}; they are below, in their own sections."
+    if doubtful := [story.name for story in stories if warnings_of(story)]:
+        said = f"There are warnings about {_some(doubtful)}; their own sections have them."
         told += element("div", element("p", said), class_="note warning")
     if broken := [story.name for story in stories if story.missing or story.state != "finished"]:
         said = f"{counted(len(broken), 'folder is', 'folders are')} not whole or not finished: {_some(broken)}."
@@ -189,7 +189,8 @@ def _table(stories: Sequence[Story]) -> Markup:
     rows = []
     for anchor, story in zip(anchors(stories), stories, strict=True):
         macs, seconds = number(story.result.get("macs_rate"), 0), number(story.result.get("training_seconds"), 0)
-        cells: list[object] = [element("a", story.name, href=f"#{anchor}"), _cell(story.method or story.kind)]
+        cells: list[object] = [element("a", breakable(story.name), href=f"#{anchor}")]
+        cells.append(element("td", story.way or story.kind, class_="words"))
         cells.append(_number(story.rate, "{:.4g}×"))
         cells.append(_number(macs, "{:.4g}×"))
         cells.append(_number(whole(story.settings.get("training.seed")), "{}"))
@@ -199,10 +200,6 @@ def _table(stories: Sequence[Story]) -> Markup:
         cells.append(_number(seconds, "{:,.0f} s"))
         rows.append(cells)
     return table(head, rows, "Accuracy in %; a column's name sorts by it", class_="numbers sortable")
-
-
-def _cell(text: str) -> Markup:
-    return element("td", text)
 
 
 def _number(value: float | None, form: str) -> Markup:

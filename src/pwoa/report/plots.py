@@ -229,7 +229,9 @@ def _plot_of(plot: Plot) -> Any:
             else:
                 axes.vlines(x, low, high, color=colour, linewidth=1)
     axes.set_xlabel(plot.x)
-    axes.set_xscale("log" if "x" in plot.log else "linear")
+    axes.set_xscale(
+        "log" if "x" in plot.log else "linear", **({"base": 2} if plot.doubling and "x" in plot.log else {})
+    )
     axes.set_yscale("log" if "y" in plot.log else "linear")
     if plot.y_range:
         axes.set_ylim(*plot.y_range)

@@ -3,7 +3,7 @@
 import shlex
 from pathlib import Path
 
-from pwoa.recipe import MAY_BE_CODE, RECIPE
+from pwoa.recipe import MAY_BE_CODE, RECIPE, Evaluation
 from pwoa.recipe.settings import is_factory
 from pwoa.report.story import WORST, Story, words
 
@@ -45,7 +45,11 @@ def _of_run(story: Story) -> tuple[list[str], str]:
             f"pwoa.{verb} with the same, recipe={str(story.path / RECIPE)!r} and a new folder."
         )
         return [shlex.join(line) for line in lines[1:]], note
-    note = "The recipe has every setting. On a CPU the same versions give the same bits; versions are in model.json."
+    others = "the others compare the teacher and the pruned model, and write" if len(lines) > 2 else "the other writes"
+    note = (
+        f"The first command makes the run again, {others} this page. The recipe has every setting. On a CPU the same "
+        "versions give the same bits; the versions are in model.json."
+    )
     return [shlex.join(line) for line in lines], note
 
 
@@ -59,15 +63,31 @@ def _of_evaluation(story: Story) -> tuple[list[str], str]:
     line = ["pwoa", "evaluate", "MODEL", "--data", words(about.get("dataset")), "--attacks", ",".join(attacks)]
     line += ["--images", str(story.model.images), "--seed", words(about.get("seed"))]
     if threat is not None:
-        line += ["--radius", f"{threat.radius:g}"]
-        line += ["--set", f"threat.norm={threat.norm}", "--set", f"threat.step={threat.step:g}"]
-    if about.get("strong"):
-        line += ["--set", f"evaluation.strong={words(about['strong'])}"]
+        line += ["--radius", _exact(threat.radius)]
+        line += ["--set", f"threat.norm={threat.norm}", "--set", f"threat.step={threat.step!r}"]
+    for key in ("strong", "long"):
+        line += ["--set", f"evaluation.{key}={words(about[key])}"] if about.get(key) else []
     if story.model.curve:
         radii = sorted({radius for points in story.model.curve.values() for radius, _ in points})
-        line += ["--radii", ",".join(f"{radius:g}" for radius in radii)]
-    print_of = words(about.get("model"))[:16]
+        line += ["--radii", ",".join(map(_exact, radii))]
+    usual = Evaluation()
+    for key in ("batch", "precision"):
+        line += [f"--{key}", words(about[key])] if about.get(key, getattr(usual, key)) != getattr(usual, key) else []
+    line += ["--no-checks"] if about.get("checks") is False else []
+    other = "twin" if about.get("twin") else "surrogate" if about.get("surrogate") else ""
+    line += [f"--{other}", other.upper()] if other else []
     note = (
-        f"MODEL is what was measured: {words(about.get('name')) or 'a network'}, whose fingerprint begins {print_of}."
+        f"MODEL is what was measured: {words(about.get('name')) or 'a network'}, whose fingerprint begins "
+        f"{words(about.get('model'))[:16]}."
     )
+    if other:
+        note += f" {other.upper()} is the other network, whose fingerprint begins {words(about['surrogate'])[:16]}."
     return [shlex.join(line), shlex.join(["pwoa", "report", str(story.path)])], note
+
+
+def _exact(radius: float) -> str:
+    """Write a radius so that it is read back as the same number: in few digits or in 255ths, if that is possible."""
+    counts = round(255 * radius)
+    return (
+        f"{radius:g}" if float(f"{radius:g}") == radius else f"{counts}/255" if counts / 255 == radius else repr(radius)
+    )

@@ -2,17 +2,16 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-import numpy as np
-
 from pwoa.attacks.registry import attack_label
 from pwoa.errors import counted
 from pwoa.evaluation.comparison import Difference
-from pwoa.evaluation.examples import COUNT, STEPS, Answer, Example
+from pwoa.evaluation.examples import COUNT
 from pwoa.evaluation.scores import weak_steps
 from pwoa.recipe.settings import toml_value
 from pwoa.report.charts import accuracy_bars, hsic_plane, learning_curves, loss_parts, security_curves
 from pwoa.report.figure import Figure
-from pwoa.report.html import Markup, element, image, join, table
+from pwoa.report.gallery import gallery
+from pwoa.report.html import Markup, breakable, element, join, table
 from pwoa.report.repeat import commands
 from pwoa.report.story import NATURAL, WORST, Accuracy, Layer, Measured, Story, number, whole, words
 from pwoa.report.svg import draw, share_bar, stacked_bar
@@ -33,11 +32,11 @@ def title_of(story: Story) -> str:
 
 def lead_of(story: Story) -> Markup:
     """Say how it was made, in a line of short facts."""
-    facts: list[object] = [f"method {story.method}" if story.method else story.kind]
+    facts: list[object] = [f"method {story.way}" if story.method else story.kind]
     free = story.result.get("example_free")
     if story.pruned and isinstance(free, bool):
         facts.append("natural examples only" if free else "not example-free")
-    facts += [str(story.threat)] if story.threat else []
+    facts += [f"threat {story.threat}"] if story.threat else []
     if (seed := whole(story.settings.get("training.seed"))) is not None:
         facts.append(f"seed {seed}")
     about = story.model.about if story.model else {}
@@ -75,7 +74,8 @@ def _state(story: Story) -> Markup:
         return Markup("")
     done, asked = len(story.epochs), _epochs_asked(story)
     how_far = f"{done} of {asked} epochs" if asked else counted(done, "epoch")
-    doing = "It was not evaluated to the end yet." if story.state == "evaluating" else f"Done: {how_far}."
+    trained = "" if story.kind == "evaluation" else "It is trained. "
+    doing = f"{trained}The evaluation goes on, or was stopped." if story.state == "evaluating" else f"Done: {how_far}."
     share = share_bar(done / asked, STUDENT) if asked and story.state == "training" else Markup("")
     return element("div", element("p", f"This {story.kind} is not finished. ", doing), share, class_="note state")
 
@@ -104,7 +104,7 @@ def _cards(story: Story) -> Markup:
         cards.append(_card("prunable weights", f"{rate:.4g}×", "fewer", f"{100 / rate:.3g} % are kept"))
     if story.pruned and macs:
         left, dense = whole(story.result.get("macs")), whole(story.result.get("macs_dense"))
-        note = f"{_short(left)} of {_short(dense)} an image" if left is not None and dense else ""
+        note = f"{_short(left)} of {_short(dense)} for an image" if left is not None and dense else ""
         cards.append(_card("multiply-adds", f"{macs:.4g}×", "fewer", note))
     if (seconds := number(story.result.get("training_seconds"), 0)) is not None:
         epochs = counted(len(story.epochs), "epoch") if story.epochs else ""
@@ -113,7 +113,7 @@ def _cards(story: Story) -> Markup:
 
 
 def _accuracy_card(row: Accuracy, before: Accuracy | None) -> Markup:
-    label = "natural accuracy" if row.attack == NATURAL else "accuracy in the worst case"
+    label = "natural accuracy" if row.attack == NATURAL else "worst-case accuracy"
     label = label if row.attack in (NATURAL, WORST) else f"accuracy under {attack_label(row.attack)}"
     note = f"{row.low:.1f} to {row.high:.1f} % on {counted(row.images, 'image')}"
     if before is None:
@@ -132,16 +132,19 @@ def _card(label: str, value: object, unit: str, note: str = "") -> Markup:
     )
 
 
-def _beware(story: Story) -> Markup:
+def warnings_of(story: Story) -> list[str]:
+    """Return what a reader should beware of: what the checks found, and attacks whose steps are too short."""
     found = [f"{check}: {message}" for check, message in story.warnings]
     if story.model and story.threat and (short := weak_steps([row.attack for row in story.model.rows], story.threat)):
         found.append(f"{short}.")
-    if not found:
+    return found
+
+
+def _beware(story: Story) -> Markup:
+    if not (found := warnings_of(story)):
         return Markup("")
     lines = element("ul", join(element("li", line) for line in found))
-    return element(
-        "div", element("p", element("strong", "Why these numbers may be too high")), lines, class_="note warning"
-    )
+    return element("div", element("p", element("strong", "Warnings")), lines, class_="note warning")
 
 
 def _missing(story: Story) -> Markup:
@@ -161,16 +164,22 @@ def _robustness(story: Story, level: int) -> Markup:
         return Markup("")
     looks = [TEACHER, STUDENT] if story.teacher and story.model else [STUDENT]
     figures: list[Figure] = [accuracy_bars(measured, looks), *security_curves(measured, looks)]
-    drawn = join(draw(figure, level + 1) for figure in figures)
-    return element("div", accuracy_table(measured, story.changes), drawn, class_="columns")
+    drawn = [draw(figure, level + 1) for figure in figures]
+    beside, below = (drawn, []) if len(drawn) <= 2 else (drawn[:1], drawn[1:])
+    told = element(
+        "div", accuracy_table(measured, story.changes), element("div", join(beside), class_="pile"), class_="columns"
+    )
+    return told + (element("div", join(below), class_="figures") if below else "")
 
 
 def accuracy_table(measured: Mapping[str, Measured], changes: Sequence[Difference] = ()) -> Markup:
     """Return the accuracies of several networks, a row for each attack. changes: of the second from the first."""
-    images = max(who.images for who in measured.values())
+    counts = {who.images for who in measured.values()}
+    images = max(counts)
     rows = [_accuracy_row(attack, measured.values(), images, changes) for attack in _attacks(measured.values())]
-    head = ["attack", *measured, *(["difference"] if changes else [])]
-    caption = f"Accuracy in % with 95 % intervals, {counted(images, 'test image')}"
+    head = ["attack", *map(breakable, measured), *(["difference"] if changes else [])]
+    many = counted(images, "test image") if len(counts) == 1 else "each on its own number of test images"
+    caption = f"Accuracy in % with 95 % intervals, {many}"
     return table(head, rows, caption, class_="numbers accuracies")
 
 
@@ -184,15 +193,16 @@ def _accuracy_row(
     attack: str, measured: Iterable[Measured], images: int, changes: Sequence[Difference]
 ) -> list[object]:
     rows = [who.under(attack) for who in measured]
-    fewer = next((row.images for row in rows if row and row.images < images), None)
+    counts = {row.images for row in rows if row}
+    fewer = next(iter(counts)) if len(counts) == 1 and max(counts) < images else None
     label = attack_label(attack).replace(" of AutoAttack", "")
     first = (element("span", "↳ ", aria_hidden="true") if ":" in attack else Markup("")) + label
     if fewer:
         first += element("span", f" first {fewer:,}", class_="fine")
     cells: list[object] = [first]
     for row in rows:
-        shown = Markup("–") if row is None else Markup(f"{row.value:.2f}") + _interval(row.low, row.high)
-        cells.append(shown)
+        on = f" on {row.images:,}" if row and len(counts) > 1 else ""
+        cells.append(Markup("–") if row is None else Markup(f"{row.value:.2f}") + _interval(row.low, row.high, on))
     if changes:
         change = next((change for change in changes if change.attack == attack), None)
         cells.append(
@@ -203,9 +213,9 @@ def _accuracy_row(
     return cells
 
 
-def _interval(low: float, high: float, signed: bool = False) -> Markup:
+def _interval(low: float, high: float, on: str = "", signed: bool = False) -> Markup:
     low_text, high_text = (_signed(end, 1) if signed else f"{end:.1f}" for end in (low, high))
-    return element("span", f" {low_text} to {high_text}", class_="fine")
+    return element("span", f" {low_text} to {high_text}{on}", class_="fine")
 
 
 def _changes(story: Story) -> Markup:
@@ -215,7 +225,7 @@ def _changes(story: Story) -> Markup:
     for change in story.changes:
         kept, lost, won, neither = change.both, change.only_a, change.only_b, change.neither
         label = f"{kept} kept, {lost} lost, {won} won, {neither} by neither"
-        bar = stacked_bar([("kept", kept), ("won", won), ("lost", lost), ("neither", neither)], label)
+        bar = stacked_bar([("kept", kept), ("lost", lost), ("won", won), ("neither", neither)], label)
         p = f"{change.p_value:.3f}" if change.p_value >= 0.001 else "< 0.001"
         rows.append([attack_label(change.attack), f"{kept:,}", f"{lost:,}", f"{won:,}", f"{neither:,}", p, bar])
     legend = element(
@@ -224,67 +234,24 @@ def _changes(story: Story) -> Markup:
             element("li", element("i", class_=name), text)
             for name, text in (
                 ("kept", "kept: both are right"),
-                ("won", "won: only the pruned model is right"),
                 ("lost", "lost: only the teacher is right"),
+                ("won", "won: only the pruned model is right"),
                 ("neither", "neither is right"),
             )
         ),
         class_="legend",
     )
     head = ["attack", "kept", "lost", "won", "neither", "p", "share"]
-    caption = "What the teacher and the pruned model get right, image by image; p of McNemar's test"
+    caption = (
+        "How many images the teacher and the pruned model get right. p: how likely it is that lost and won differ at "
+        "least so much by chance (McNemar's test)"
+    )
     return table(head, rows, caption, class_="numbers") + legend
 
 
 def _examples(story: Story, most: int) -> Markup:
-    both = {model_name(story): story.model, "teacher": story.teacher}
-    shown = {name: who.examples for name, who in both.items() if who and who.examples}
-    if not shown:
-        return Markup("")
-    by_place = {name: {example.place: example for example in examples} for name, examples in shown.items()}
-    first, *others = by_place
-    places = [place for place in by_place[first] if all(place in by_place[other] for other in others)]
-    cards = join(_example(place, {name: found[place] for name, found in by_place.items()}) for place in places[:most])
-    told = (
-        f"The first images of each class, each attacked against each network by PGD of {STEPS} steps, a quarter of the "
-        "radius each. Beside the attacked image is what the attack added, at full contrast; grey is no change."
-    )
-    return element("p", told, class_="fine") + element("ul", cards, class_="gallery")
-
-
-def _example(place: int, by_name: dict[str, Example]) -> Markup:
-    """Return an image: what each network says of it, what the attack adds and makes of it, and what they say then."""
-    one = next(iter(by_name.values()))
-    networks = dict(reversed(by_name.items()))
-    cells = [image(one.pixels, f"test image {place}, of class {one.label}")]
-    for name, example in networks.items():
-        cells.append(
-            element("div", element("p", element("strong", name)), _said("natural", example.natural, example.label))
-        )
-    if all(example.attacked is not None for example in networks.values()):
-        cells.append(element("p", f"class {one.label}, attacked", class_="fine"))
-        for name, example in networks.items():
-            assert example.attacked is not None
-            assert example.under_attack is not None
-            pictures = image(_perturbation(example), f"perturbation against the {name}")
-            pictures += image(example.attacked, f"test image {place} attacked against the {name}")
-            said = _said("attacked", example.under_attack, example.label)
-            cells.append(element("div", element("div", pictures, class_="pair"), said))
-    return element("li", join(cells), class_="alone" if len(networks) == 1 else None)
-
-
-def _said(when: str, answer: Answer, label: int) -> Markup:
-    right = answer.label == label
-    mark = element("span", "✓" if right else "✗", class_="right" if right else "wrong", aria_hidden="true")
-    told = element("span", f"{when}, {'right' if right else 'wrong'}: ", class_="unseen")
-    return element("p", told, mark, f" {answer.label}, {100 * answer.confidence:.0f} %", class_="said")
-
-
-def _perturbation(example: Example) -> "np.ndarray[tuple[int, ...], np.dtype[np.uint8]]":
-    assert example.attacked is not None
-    moved = example.attacked.astype(np.int16) - example.pixels
-    scale = 127 / max(1, int(np.abs(moved).max()))
-    return np.clip(np.round(128 + moved * scale), 0, 255).astype(np.uint8)
+    both = {"teacher": story.teacher, model_name(story): story.model}
+    return gallery({name: who.examples for name, who in both.items() if who and who.examples}, most)
 
 
 def _size(story: Story) -> Markup:
@@ -301,7 +268,7 @@ def _size(story: Story) -> Markup:
         rows.append(_size_row("all parameters", parameters, nonzero))
     dense, left = whole(result.get("macs_dense")), whole(result.get("macs"))
     if dense and left is not None:
-        rows.append(_size_row("multiply-adds an image", dense, left))
+        rows.append(_size_row("multiply-adds for an image", dense, left))
     if parameters and nonzero is not None:
         packed = min(4 * parameters, 4 * nonzero + (parameters + 7) // 8)
         rows.append(_size_row("bytes, packed", 4 * parameters, packed))
@@ -310,7 +277,7 @@ def _size(story: Story) -> Markup:
     told = table(
         ["what", "dense", "now", "rate"],
         rows,
-        "What is left; packed are 4 bytes for each number that is not 0, and a bit for each place",
+        "What is left. A packed file has 4 bytes for each number that is not 0, and a bit for every number",
         class_="numbers",
     )
     if layers:
@@ -334,7 +301,8 @@ def _layers(layers: Sequence[Layer]) -> Markup:
             cells.append(Markup(f"{100 * share:.3g} %") + share_bar(share, TEACHER))
         rows.append(cells)
     head = ["layer", "weights", "rate", "kept", *(["multiply-adds"] if dense else [])]
-    return table(head, rows, "Layer by layer; the multiply-adds are those before pruning", class_="numbers layers")
+    caption = "Layer by layer" + (". Multiply-adds: the layer's share before pruning" if dense else "")
+    return table(head, rows, caption, class_="numbers layers")
 
 
 def _training(story: Story, level: int) -> Markup:
@@ -370,7 +338,9 @@ def _repeat(story: Story) -> Markup:
     lines, note = commands(story)
     told = element("p", note) if note else Markup("")
     if lines:
-        told = element("pre", element("code", "\n".join(lines)), tabindex=0, aria_label="commands", role="group") + told
+        shown = (join((element("span", word) for word in line.split(" ")), " ") for line in lines)
+        code = element("code", join(shown, "\n"))
+        told = element("pre", code, tabindex=0, aria_label="commands", role="group", class_="commands") + told
     return told
 
 

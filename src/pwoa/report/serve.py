@@ -19,7 +19,7 @@ from pwoa.errors import InputError, counted, explain
 from pwoa.report.gather import children, gather, kind_of, tell
 from pwoa.report.html import Markup, element, table
 from pwoa.report.page import policy, render, shell
-from pwoa.report.story import Story
+from pwoa.report.story import Story, words
 
 LOOPBACK = "127.0.0.1"
 _HOSTS = {LOOPBACK, "localhost", "[::1]"}
@@ -94,7 +94,9 @@ class Site:
     def _index(self) -> str:
         rows = [_row(name, folder, self.root) for name, folder in self.names().items()]
         told = (
-            table(["folder", "what", "state", "epochs", "natural", "hardest"], rows, "Accuracy in %", class_="sortable")
+            table(
+                ["folder", "what", "state", "epochs", "natural", "worst case"], rows, "Accuracy in %", class_="sortable"
+            )
             if rows
             else element("p", "There are no runs here yet.")
         )
@@ -110,7 +112,9 @@ def _row(name: str, folder: Path, root: Path) -> list[object]:
     natural = story.model.under("natural") if story.model else None
     hardest = story.model.hardest if story.model else None
     accuracies = [f"{row.value:.2f}" if row else "" for row in (natural, hardest)]
-    what = " ".join(filter(None, (story.method or story.kind, f"{story.rate:.4g}×" if story.rate else "")))
+    name = words(story.model.about.get("name")) if story.model and not story.method else ""
+    way = story.way or (f"{story.kind} of {name}" if name else story.kind)
+    what = ", ".join(filter(None, (way, f"{story.rate:.4g}×" if story.rate else "")))
     return [link, what, story.state, str(len(story.epochs) or ""), *accuracies]
 
 

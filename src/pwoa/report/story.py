@@ -108,6 +108,16 @@ class Story:
         return words(self.settings.get("method") or self.result.get("method") or "")
 
     @property
+    def way(self) -> str:
+        """The method, and where it is PwoA with another loss than the paper's, the terms of that loss."""
+        names = {"distillation": "distillation", "hsic_x": "HSIC", "hsic_y": "HSIC"}
+        names |= {"classification": "cross-entropy", "hidden": "hidden layers"}
+        weights = {key: number(self.settings.get(f"objective.{key}")) for key in names}
+        terms = list(dict.fromkeys(names[key] for key, weight in weights.items() if weight))
+        usual = self.method != "pwoa" or not terms or terms == ["distillation", "HSIC"]
+        return self.method if usual else f"{self.method} (loss: {' and '.join(terms)})"
+
+    @property
     def architecture(self) -> str:
         """What the network is."""
         about = self.model.about if self.model else {}

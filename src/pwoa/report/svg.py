@@ -7,7 +7,7 @@ several side by side.
 import math
 from collections.abc import Iterable, Sequence
 
-from pwoa.report.figure import Bars, Figure, Plot, Scale, Series, range_of, thinned, tick_text
+from pwoa.report.figure import Bars, Figure, Plot, Scale, Series, doubling_ticks, range_of, thinned, tick_text
 from pwoa.report.html import Markup, element, escape, join
 
 SHADES = 6
@@ -49,18 +49,17 @@ def stacked_bar(parts: Sequence[tuple[str, int]], words: str) -> Markup:
     )
 
 
-def swatch(look: int) -> Markup:
-    """Return the mark of a series, for a legend or a table."""
-    return element("svg", _mark(6, 6, look), viewBox="0 0 12 12", class_="swatch", aria_hidden="true")
+def swatch(look: int, shade: str | None = None) -> Markup:
+    """Return the mark of a series, for a legend or a table. shade: another colour than its own."""
+    return element("svg", _mark(6, 6, look, shade=shade), viewBox="0 0 12 12", class_="swatch", aria_hidden="true")
 
 
 def _legend(figure: Figure) -> Markup:
-    named = (
-        list(zip(figure.names, figure.looks, strict=True))
-        if isinstance(figure, Bars)
-        else [(series.name, series.look) for series in figure.series if series.name]
-    )
-    items = [element("li", swatch(look), name) for name, look in named]
+    if isinstance(figure, Bars):
+        items = [element("li", swatch(look), name) for name, look in zip(figure.names, figure.looks, strict=True)]
+    else:
+        named = [series for series in figure.series if series.name]
+        items = [element("li", swatch(each.look, "h3" if each.by_order else None), each.name) for each in named]
     if isinstance(figure, Plot) and any(series.by_order for series in figure.series):
         ramp = join(element("i", class_=f"h{shade}") for shade in range(SHADES))
         items.append(element("li", element("span", ramp, class_="ramp", aria_hidden="true"), "first to last epoch"))
@@ -105,7 +104,8 @@ def _axes(
         drawn += element("line", x1=left, x2=_n(width - right), y1=at, y2=at, class_="grid")
         drawn += _text(tick_text(value), left - 5, y(value) + 3.5, "end")
     whole = all(float(px).is_integer() for series in figure.series for px, _ in series.points)
-    for value in x.ticks(_ticks(figure)[0]):
+    most = _ticks(figure)[0]
+    for value in doubling_ticks(x.low, x.high, most) if figure.doubling and x.log else x.ticks(most):
         if value == int(value) or not (whole and not x.log):  # no half epochs
             drawn += _text(tick_text(value), x(value), floor + 13, "middle")
     for place, (border, name) in enumerate(figure.borders):
@@ -143,7 +143,7 @@ def _series(series: Series, x: Scale, y: Scale, small: bool) -> Markup:
             drawn += element("line", x1=at, x2=at, y1=_n(y(low)), y2=_n(y(high)), class_=f"whisker l{look}")
     if series.joined and len(points) > 1:
         drawn += element(
-            "path", d=_path(points, x, y), class_=f"line l{look}" + (" faintly" if series.by_order else "")
+            "path", d=_path(points, x, y), class_="line l7 faintly" if series.by_order else f"line l{look}"
         )
     if len(points) <= _MARKED or series.by_order or not series.joined:
         for place, (px, py) in enumerate(points):

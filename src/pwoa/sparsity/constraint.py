@@ -161,6 +161,6 @@ def warn_of_thin_layers(model: nn.Module, recipe: SparsityRecipe, kept: Mapping[
     least = min(thin, key=lambda name: thin[name])
     subject = "1 layer keeps" if len(thin) == 1 else f"{counted(len(thin), 'layer')} keep"
     return (
-        f"{subject} fewer than {HANDFUL} weights an output, {least} {thin[least]:.2g}: robustness may collapse; lower "
-        "the rate, or try another sparsity.allocation"
+        f"{subject} fewer than {HANDFUL} weights an output ({least} keeps {thin[least]:.2g}): robustness may collapse; "
+        "lower the rate, or try another sparsity.allocation"
     )

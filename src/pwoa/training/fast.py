@@ -9,7 +9,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch._dynamo.exc import BackendCompilerFailed
 from torch.utils._triton import has_triton
 
 from pwoa.devices import float32_products
@@ -40,6 +39,8 @@ def compiled(model: nn.Module) -> Iterator[None]:
     one shape share a program. Any other is compiled as a whole, or each of several in a ModuleDict. Each shape of
     batch has programs of its own, and so has each set of hooks: a program of a run before is not taken for another one.
     """
+    from torch._dynamo.exc import BackendCompilerFailed  # the compiler takes a second to load, and few need it
+
     parts = list(_parts(model))
     own = [vars(part).get("forward") for part in parts]
     for part in parts:
