@@ -31,6 +31,7 @@ from pwoa.report.page import render, report
 from pwoa.report.repeat import commands
 from pwoa.runs.folder import Run
 from pwoa.storage.folder import sealed
+from pwoa.storage.identity import identity
 from tests.report.conftest import ODD
 
 
@@ -228,6 +229,7 @@ def make_large(run: Path) -> None:
     layer = result["sparsity"][0]
     result["sparsity"][:1] = [layer | {"layer": f"layer{place}.0.conv.weight"} for place in range(60)]
     result |= {"trained_epochs": 120}
+    result["metrics_checksum"] = identity(run / "metrics.jsonl")
     result.pop("checksum")
     (run / "result.json").write_text(json.dumps(sealed(result)))
     for who in ("teacher", "model"):
@@ -235,6 +237,10 @@ def make_large(run: Path) -> None:
         tensors = load_file(path)
         noise = torch.randint(0, 256, (12, 3, 32, 32), dtype=torch.uint8)
         save_file(tensors | {"pixels": noise, "attacked": noise.flip(0)}, path, {"about": "{}"})
+        result = json.loads((path.parent / "result.json").read_text())
+        result["checksums"][EXAMPLES] = identity(path)
+        result.pop("checksum")
+        (path.parent / "result.json").write_text(json.dumps(sealed(result)))
 
 
 def test_thirty_large_runs_are_a_page_of_less_than_three_megabytes(made: Path, tmp_path: Path) -> None:

@@ -57,6 +57,7 @@ def _readers(bench: Bench, folder: Path) -> dict[str, Callable[[], object]]:
     from pwoa.evaluation.comparison import compare
     from pwoa.evaluation.measure import evaluate
     from pwoa.report.inspection import inspect
+    from pwoa.runs.folder import Run
     from pwoa.share.publish import card_of
     from tests.conftest import TinyNet
 
@@ -70,6 +71,7 @@ def _readers(bench: Bench, folder: Path) -> dict[str, Callable[[], object]]:
         "inspect": lambda: print(inspect(folder)),
         "card": lambda: print(card_of(folder)),
         "compare": lambda: print(compare(folder, folder).rows),
+        "epochs": lambda: print(Run(folder).metrics()),
     }
 
 

@@ -19,7 +19,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
+from safetensors import SafetensorError
+from safetensors.torch import load as from_bytes
 from safetensors.torch import save as to_bytes
 from torch import Tensor
 
@@ -32,7 +33,8 @@ from pwoa.evaluation.examples import EXAMPLES
 from pwoa.evaluation.robustness import Measurement
 from pwoa.evaluation.scores import FILE, Scores, load_verdicts, save_verdicts
 from pwoa.storage.folder import RESULT, Folder, naming, replacing, unsealed
-from pwoa.storage.reading import TEXT_LIMIT, parse_json, read_bytes, read_json
+from pwoa.storage.identity import identity
+from pwoa.storage.reading import TEXT_LIMIT, parse_json, read_bytes, read_json, read_safetensors
 from pwoa.threat import Threat
 
 ASKED = "evaluation.json"
@@ -40,7 +42,9 @@ PROGRESS, DISTANCES = "progress.safetensors", "distances.safetensors"
 SAVE_SECONDS = 15.0
 _OF_VERDICTS = ("model", "data", "images", "threat", "seed")
 """What the file of verdicts says of the evaluation it is of."""
-_KEPT = (ASKED, FILE, DISTANCES, EXAMPLES, RESULT)
+_BESIDE = (DISTANCES, EXAMPLES)
+"""Whose checksums the result has; the verdicts have their own."""
+_KEPT = (ASKED, FILE, *_BESIDE, RESULT)
 """What a finished evaluation consists of; not all have distances and examples."""
 OF_MODEL, OF_TEACHER = Path("evaluation") / "model", Path("evaluation") / "teacher"
 """Where a run keeps the evaluations of its model and of its teacher."""
@@ -105,10 +109,8 @@ class EvaluationFolder(FinishedEvaluation):
         if not path.is_file():
             return []
         try:
-            with safe_open(path, framework="pt") as file:
-                metadata = file.metadata() or {}
-                names = file.keys()
-                tensors = {name: file.get_tensor(name) for name in names}
+            content, metadata = read_safetensors(path)
+            tensors = dict(sorted(from_bytes(content).items()))
             text, which = metadata["measurements"], metadata.get("evaluation", "")
             if which != self._which():
                 raise ValueError("it is of another evaluation")
@@ -143,7 +145,8 @@ class EvaluationFolder(FinishedEvaluation):
         if scores.distances:
             with replacing(self.path / DISTANCES) as file:
                 file.write(to_bytes({name: far.clone() for name, far in scores.distances.items()}))
-        self.write_json(RESULT, result)
+        beside = {name: identity(self.path / name) for name in _BESIDE if (self.path / name).is_file()}
+        self.write_json(RESULT, {**result, "checksums": beside})
         self.tidy()
 
     def read(self) -> Scores:
@@ -156,21 +159,29 @@ class EvaluationFolder(FinishedEvaluation):
             raise InputError(f"{self.path / RESULT} is of another evaluation; choose another folder")
         try:
             scores = _scores_from(right, result, Threat(**self.asked["threat"]))
-            return dataclasses.replace(scores, distances=self._distances(scores))
+            return dataclasses.replace(scores, distances=self._distances(scores, result))
         except (AttributeError, LookupError, OSError, TypeError, ValueError, OverflowError, SafetensorError) as error:
             raise InputError(f"{self.path / RESULT} is damaged ({first_line(error)}); choose another folder") from None
 
-    def _distances(self, scores: Scores) -> dict[str, Tensor]:
+    def _distances(self, scores: Scores, result: Mapping[str, Any]) -> dict[str, Tensor]:
         """Return the distances of a finished evaluation, which must be those of its verdicts."""
         names = [name for name in scores.right if find_attack(name).nearest]
         if not names or not scores.threat.radius:
             return {}
-        with safe_open(self.path / DISTANCES, framework="pt") as file:
-            distances = {name: file.get_tensor(name) for name in names}
+        tensors = from_bytes(read_safetensors(self.path / DISTANCES)[0])
+        check_beside(self.path / DISTANCES, result)
+        distances = {name: tensors[name] for name in names}
         for name, far in distances.items():
             if far.dtype != torch.float32 or not torch.equal(far > scores.threat.radius, scores.right[name]):
                 raise ValueError(f"the distances of {name} are not those of its verdicts")
         return distances
+
+
+def check_beside(path: Path, result: Mapping[str, Any]) -> None:
+    """Refuse a file beside a result that is not the one it was written with; before version 0.4 nothing says it."""
+    known = result.get("checksums")
+    if isinstance(known, dict) and path.name in known and known[path.name] != identity(path):
+        raise InputError(f"{path} is not the one that its evaluation wrote")
 
 
 def check_shared(folder: str | Path) -> None:

@@ -11,8 +11,8 @@ from typing import Any, TypeVar
 
 from pwoa.errors import InputError, explain, first_line, one_line
 from pwoa.evaluation.comparison import Difference, compare, worst_case
-from pwoa.evaluation.examples import EXAMPLES, load_examples
-from pwoa.evaluation.folder import ASKED, OF_MODEL, OF_TEACHER
+from pwoa.evaluation.examples import EXAMPLES, Example, load_examples
+from pwoa.evaluation.folder import ASKED, OF_MODEL, OF_TEACHER, check_beside
 from pwoa.evaluation.scores import FILE as VERDICTS
 from pwoa.evaluation.scores import wilson
 from pwoa.methods import METHODS
@@ -31,6 +31,7 @@ from pwoa.report.story import (
     whole,
     words,
 )
+from pwoa.runs.folder import Run
 from pwoa.storage.folder import RESULT, unsealed
 from pwoa.storage.reading import TEXT_LIMIT, parse_json, read_bytes, read_json
 from pwoa.threat import Threat
@@ -132,7 +133,7 @@ class _Reader:
         if of is not None and result.get("model") != of:
             self.missing.append(f"{place / RESULT} is of another model than that of the run")
             return None
-        examples = self.read(place / EXAMPLES, lambda path: load_examples(path)[0], expected=False)
+        examples = self.read(place / EXAMPLES, lambda path: _examples(path, result), expected=False)
         rows = [*entries(result.get("attacks"))]
         if len(rows) > 1 and isinstance(result.get("worst_case"), dict):
             rows.append({**result["worst_case"], "attack": WORST})
@@ -166,6 +167,8 @@ def _tell_run(folder: Path) -> Story:
     epochs = whole(result.get("trained_epochs"))
     if epochs is not None and epochs != len(lines):
         reader.missing.append(f"{METRICS} has {len(lines)} of {epochs} epochs")
+    else:
+        reader.read(METRICS, lambda path: Run(folder).check_metrics(result), expected=False)
     evaluated = finished or (folder / OF_MODEL / RESULT).is_file()
     model = reader.measured(OF_MODEL, "model", evaluated, result.get("model"))
     teacher = reader.measured(OF_TEACHER, "teacher", finished and pruned) if pruned else None
@@ -190,6 +193,13 @@ def _tell_run(folder: Path) -> Story:
         _plane(lines[0].get("start")) if lines else None,
         tuple(reader.missing),
     )
+
+
+def _examples(path: Path, result: dict[str, Any]) -> list[Example]:
+    """Return the example images of an evaluation, if they are those that it wrote."""
+    found, _ = load_examples(path)
+    check_beside(path, result)
+    return found
 
 
 def _changes(folder: Path) -> tuple[Difference, ...]:
