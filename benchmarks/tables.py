@@ -16,6 +16,11 @@ from pwoa.errors import counted
 from pwoa.sweep.rows import COLUMNS, TEACHER, mean_and_deviation, spread
 
 _MNIST_COLUMNS = ("natural", "fgsm", "pgd10", "pgd20", "cw")
+_TORTURE = {
+    "inputs": "bad command lines, files and calls",
+    "kills": "kills at events and times, then the same again",
+    "faults": "a failing disk, damaged files of runs, links",
+}
 _MNIST_MODELS = {TEACHER: "teacher (dense)", "ce": "naive (cross-entropy)", "pwoa": "PwoA"}
 
 
@@ -175,6 +180,33 @@ def export_table(path: Path) -> str:
     )
 
 
+def torture_table(path: Path) -> str:
+    """Return how often each part of the torture was tried, and how often something broke; all readers in a line."""
+    rows = load_rows(path)
+    readers = [row for row in rows if row["part"].startswith("reader: ")]
+    parts = {row["part"]: [row] for row in rows if row not in readers} | {f"{len(readers)} readers": readers}
+    lines = [
+        [
+            _TORTURE.get(part, f"damaged files, by {part}"),
+            f"{sum(row['tried'] for row in own):,}",
+            f"{sum(row['violations'] for row in own):,}",
+            f"{sum(row['seconds'] for row in own) / 60:.1f}",
+        ]
+        for part, own in parts.items()
+    ]
+    return markdown(["what was tried", "how often", "violations", "minutes"], lines)
+
+
+def startup_table(path: Path) -> str:
+    """Return processor times of start and of loading, before and after, and their ratio."""
+    rows = load_rows(path)
+    lines = [
+        [row["part"], f"{row['before_ms']:.2f}", f"{row['after_ms']:.2f}", f"{row['ratio']:.3f}", f"{row['runs']}"]
+        for row in rows
+    ]
+    return markdown(["what is done", "before, ms", "now, ms", "ratio", "runs"], lines)
+
+
 def _label_of(attack: str) -> str:
     """Return an attack as papers write it; in the oracle's rows the whole of AutoAttack is `standard`."""
     return attack_label("autoattack" if attack == "standard" else attack)
@@ -206,5 +238,7 @@ TABLES: dict[str, tuple[str, Callable[[Path], str]]] = {
     "deployment": ("deployment.json", deployment_table),
     "export": ("export.json", export_table),
     "waiting": ("report.json", waiting_table),
+    "torture": ("torture.json", torture_table),
+    "startup": ("startup.json", startup_table),
 }
 """Name of a table → its file in results/, and the function that builds it."""

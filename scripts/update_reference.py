@@ -16,10 +16,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
-import typer
-
 import pwoa
-from pwoa.cli import app
+from pwoa.cli.options import VERBS, load_verb
 from pwoa.report.page import report
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
@@ -47,9 +45,9 @@ VALUES: dict[type, str] = {float: "NUMBER", int: "NUMBER", Path: "PATH", str: "T
 
 def commands_page() -> str:
     """Return the text of the page on the command line."""
-    command: Any = typer.main.get_command(app)
     parts = [COMMANDS_HEAD]
-    for name, verb in command.commands.items():
+    for name in VERBS:
+        verb = load_verb(name)
         below = getattr(verb, "commands", {})
         parts += [f"\n## pwoa {name}\n"] if below else [_verb(f"pwoa {name}", verb, "##")]
         if below:

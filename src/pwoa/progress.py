@@ -1,5 +1,6 @@
 """What a long-running part tells a person: nothing by default, bars on a terminal, plain lines elsewhere."""
 
+import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
@@ -21,9 +22,15 @@ MANY = 100
 
 
 def forgive_output() -> None:
-    """Let this process print what its output can encode, and a question mark for the rest; it never fails for that."""
-    for stream in (sys.stdout, sys.stderr):
-        if hasattr(stream, "reconfigure"):
+    """Let this process print what its output can encode, and a question mark for the rest; it never fails for that.
+
+    What a process prints that was started without an output is dropped.
+    """
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is None:
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115
+        elif hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="replace")
 
 

@@ -24,6 +24,8 @@ from benchmarks.tables import (
     engine_table,
     oracle_table,
     speed_table,
+    startup_table,
+    torture_table,
     with_tables,
 )
 from pwoa.errors import InputError
@@ -406,3 +408,21 @@ def test_the_table_of_deployment_shows_every_route_and_what_c_gains(tmp_path: Pa
     assert "| net | dense | 2 | 6 | 12 | 8.00 | 0.5× |" in table
     assert "| net | 16 of weights, lamp | 2 | – | 1.5 | 1.00 | 4× |" in table
     assert "C has torch's class on at least 99.99 % of the test images (10,000 of them at most); its logits" in table
+
+
+def test_the_table_of_the_torture_has_a_line_for_each_part_and_one_for_all_readers(tmp_path: Path) -> None:
+    rows = [
+        {"part": "reader: torch", "tried": 900, "violations": 1, "seconds": 30.0},
+        {"part": "reader: tar", "tried": 101, "violations": 0, "seconds": 36.0},
+        {"part": "kills", "tried": 12, "violations": 0, "seconds": 90.0},
+    ]
+    (tmp_path / "rows.json").write_text(json.dumps(rows))
+    table = torture_table(tmp_path / "rows.json")
+    assert "| damaged files, by 2 readers | 1,001 | 1 | 1.1 |" in table
+    assert "| kills at events and times, then the same again | 12 | 0 | 1.5 |" in table
+
+
+def test_the_table_of_starts_shows_the_ratio(tmp_path: Path) -> None:
+    row = {"part": "start: pwoa --help", "before_ms": 100.0, "after_ms": 97.5, "ratio": 0.975, "runs": 15}
+    (tmp_path / "rows.json").write_text(json.dumps([row]))
+    assert "| start: pwoa --help | 100.00 | 97.50 | 0.975 | 15 |" in startup_table(tmp_path / "rows.json")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -113,6 +114,19 @@ def test_a_full_disk_behind_the_output_is_one_line() -> None:
         command = [sys.executable, "-m", "pwoa", "recipe", "mnist"]
         done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, timeout=60)
     assert (done.returncode, done.stderr) == (2, b"error: cannot read or write: No space left on device\n")
+
+
+@pytest.mark.parametrize("closed", [">&-", "2>&-", ">&- 2>&-", "<&- >&- 2>&-"])
+def test_a_process_without_an_output_does_its_work(closed: str, tmp_path: Path) -> None:
+    def ended(*words: str) -> int:
+        command = shlex.join([sys.executable, "-m", "pwoa", *words])
+        return subprocess.run(f"exec {command} {closed}", shell=True, timeout=60).returncode
+
+    save_file({"a.weight": torch.zeros(3, 3)}, tmp_path / "net.safetensors")
+    assert ended("recipe", "mnist") == 0
+    assert ended("models", "inspect", "net.safetensors", "--skeleton", "net.py") == 0
+    assert (tmp_path / "net.py").read_text().startswith('"""')
+    assert ended("recipe", "nothing") == 2
 
 
 TWICE = """

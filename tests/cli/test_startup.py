@@ -8,6 +8,8 @@ import sys
 
 import pytest
 
+from pwoa.cli.options import VERBS, load_verb
+
 RUN = """
 import json, os, sys
 from pwoa.cli import app
@@ -49,6 +51,32 @@ def test_what_only_shows_something_loads_no_torch(arguments: list[str]) -> None:
     assert code == 0
     assert "pwoa.cli" in modules
     assert "torch" not in modules
+
+
+VERB_MODULES = {f"pwoa.cli.{module}" for module, _ in VERBS.values()}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "needed"),
+    [
+        (["--help"], set()),
+        (["--version"], set()),
+        (["recipe"], {"pwoa.cli.show"}),
+        (["data", "list"], {"pwoa.cli.show"}),
+        (["card", "--help"], {"pwoa.cli.share"}),
+    ],
+    ids=str,
+)
+def test_only_the_verb_that_is_asked_for_is_loaded(arguments: list[str], needed: set[str]) -> None:
+    code, modules = loaded(RUN, *arguments)
+    assert code == 0
+    assert VERB_MODULES.intersection(modules) == needed
+
+
+@pytest.mark.parametrize("name", VERBS)
+def test_the_list_of_verbs_says_what_the_verb_says_itself(name: str) -> None:
+    verb = load_verb(name)
+    assert verb.help.partition("\n\n")[0] == VERBS[name][1]
 
 
 def test_the_package_itself_loads_next_to_nothing() -> None:

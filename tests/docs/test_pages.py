@@ -26,6 +26,7 @@ from typer.testing import CliRunner
 
 import pwoa
 from pwoa.cli import app
+from pwoa.cli.options import VERBS, load_verb
 from pwoa.methods import METHODS, find_method
 from pwoa.models.border import as_logits
 from pwoa.models.checkpoints.folder import fingerprint
@@ -220,6 +221,7 @@ def options_of(command: Any) -> set[str]:
 @pytest.mark.parametrize("span", [span for span in SPANS if span.startswith(("pwoa ", "--"))])
 def test_a_command_in_a_sentence_has_its_verb_and_options(span: str) -> None:
     command: Any = typer.main.get_command(app)
+    command.commands = {name: load_verb(name) for name in VERBS}
     words = shlex.split(span)
     of_scripts: set[str] = set()
     if words[0] != "pwoa":

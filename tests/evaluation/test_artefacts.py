@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import shutil
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -248,6 +249,21 @@ class TestCode:
             model(x.requires_grad_())
         with pytest.raises(InputError, match="knows its normalisation"):
             pwoa.load_model(made / "export" / "c", mean=[0.5], std=[1])
+
+    @pytest.mark.parametrize("name", ["model.c", "model.h"])
+    def test_code_that_is_not_ours_is_neither_compiled_nor_run(
+        self, made: Path, tiny_data: Data, tmp_path: Path, name: str
+    ) -> None:
+        folder = Path(shutil.copytree(made / "export" / "c", tmp_path / "c"))
+        assert isinstance(pwoa.load_model(folder), CModel)
+        mark = tmp_path / "mark"
+        code = f'#include <stdio.h>\n__attribute__((constructor)) static void run(void) {{ fopen("{mark}", "w"); }}\n'
+        (folder / name).write_text((folder / name).read_text() + code)
+        with pytest.raises(
+            InputError, match=rf"{name} is not the code that this version of pwoa writes, and is not run"
+        ):
+            pwoa.evaluate(folder, tiny_data, attacks="natural")
+        assert not mark.exists()
 
     @pytest.mark.parametrize("verb", [pwoa.prune, pwoa.pretrain])
     def test_a_recipe_cannot_ask_to_run_it(

@@ -83,6 +83,12 @@ def test_an_evaluation_with_distances_is_resumed_and_other_distances_are_refused
     resumed = evaluated(tiny_teacher, tiny_data, tmp_path / "e")
     assert torch.equal(resumed.distances["fmn"], whole.distances["fmn"])
 
-    save_file({"fmn": torch.zeros(48)}, tmp_path / "e" / "distances.safetensors")
+    file, result = tmp_path / "e" / "distances.safetensors", tmp_path / "e" / "result.json"
+    save_file({"fmn": resumed.distances["fmn"] * 1.001}, file)
+    with pytest.raises(pwoa.InputError, match=r"distances.safetensors is not the one that the evaluation wrote"):
+        evaluated(tiny_teacher, tiny_data, tmp_path / "e")
+    before = json.loads(result.read_text())
+    result.write_text(json.dumps({key: before[key] for key in before if key not in ("checksum", "checksums")}))
+    save_file({"fmn": torch.zeros(48)}, file)
     with pytest.raises(pwoa.InputError, match=r"damaged \(the distances of fmn are not those of its verdicts\)"):
         evaluated(tiny_teacher, tiny_data, tmp_path / "e")

@@ -198,6 +198,18 @@ def test_a_storage_of_a_legacy_file_that_is_not_filled_is_refused(tmp_path: Path
         open_checkpoint(tmp_path / "a.pt")
 
 
+@pytest.mark.parametrize("names", [1, 500, 9_000], ids=["short", "some", "many"])
+def test_a_legacy_file_is_walked_however_long_its_pickle_is(tmp_path: Path, names: int) -> None:
+    path = tmp_path / "a.pt"
+    whole = torch.arange(float(names))
+    torch.save({f"layer{i}.weight": whole[i] for i in range(names)}, path, _use_new_zipfile_serialization=False)
+    assert path.stat().st_size > names * 90
+    assert open_checkpoint(path).tensors[f"layer{names - 1}.weight"] == names - 1
+    path.write_bytes(path.read_bytes()[:-1])
+    with pytest.raises(InputError, match="ends too early"):
+        open_checkpoint(path)
+
+
 def test_a_pipe_is_refused_without_waiting(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "a.pt")
     with pytest.raises(InputError, match="is not a file"):

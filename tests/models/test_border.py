@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 import pwoa
 from pwoa.errors import InputError
-from pwoa.models.border import as_logits, check_model
+from pwoa.models.border import as_logits, check_model, is_finite
 
 X = torch.rand(2, 1, 3, 3, generator=torch.Generator().manual_seed(0))
 LOGITS = torch.randn(2, 4, generator=torch.Generator().manual_seed(1))
@@ -128,6 +128,28 @@ def test_weights_that_are_not_finite_are_refused_by_name(value: float) -> None:
         model.layer.bias[2] = value
     with pytest.raises(InputError, match=r"NaN or infinite weights in layer\.bias"):
         check_model(model, X, 4)
+
+
+@pytest.mark.parametrize(
+    "dtype",
+    [torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.complex64, torch.float8_e5m2],
+    ids=str,
+)
+def test_one_number_that_is_not_finite_is_found_among_many(dtype: torch.dtype) -> None:
+    assert is_finite(torch.ones(1000).to(dtype))
+    for places in ({500: float("nan")}, {500: float("inf")}, {0: float("inf"), 999: float("-inf")}):
+        value = torch.ones(1000)
+        for place, number in places.items():
+            value[place] = number
+        assert not is_finite(value.to(dtype))
+
+
+def test_numbers_whose_sum_overflows_are_finite_and_so_are_whole_ones() -> None:
+    assert is_finite(torch.full((1000,), 3e38))
+    assert is_finite(torch.full((1000,), 6e4, dtype=torch.float16))
+    assert is_finite(torch.full((1000,), 2**62))
+    assert is_finite(torch.ones(3, dtype=torch.bool))
+    assert is_finite(torch.zeros(0))
 
 
 def test_buffers_are_looked_at_too() -> None:

@@ -294,6 +294,15 @@ def test_weights_that_do_not_fit_are_refused_and_the_model_is_untouched(state: d
     assert_same(dict(model.state_dict()), before)
 
 
+@pytest.mark.parametrize("kind", ["e4m3fn", "e5m2", "e4m3fnuz", "e5m2fnuz"])
+def test_numbers_of_one_byte_fill_a_network(kind: str) -> None:
+    model, dtype = network(), getattr(torch, f"float8_{kind}")
+    load_state(model, {key: value.to(dtype) for key, value in model.state_dict().items()}, "a.pt")
+    bad = {key: torch.full(value.shape, float("nan")).to(dtype) for key, value in model.state_dict().items()}
+    with pytest.raises(InputError, match="NaN or infinite weights"):
+        load_state(model, bad, "a.pt")
+
+
 def images(channels: int = 1, classes: int = 3) -> Data:
     generator = torch.Generator().manual_seed(0)
     split = Images(torch.rand(4, channels, 4, 4, generator=generator), torch.arange(4) % classes)

@@ -20,6 +20,7 @@ from pwoa.models.architectures.registry import build
 from pwoa.progress import Progress
 from pwoa.recipe.sections import Recipe
 from pwoa.report.gather import gather
+from pwoa.report.inspection import inspect
 from pwoa.report.page import render
 from pwoa.storage.folder import sealed
 from tests.conftest import TinyNet
@@ -56,6 +57,29 @@ def test_every_file_may_be_missing_or_damaged(runs: Path, tmp_path: Path) -> Non
             if not optional and not (content is None and name.name == "examples.safetensors"):
                 assert "What is missing" in page or "not finished" in page, (name, content)
             shutil.rmtree(broken)
+
+
+@pytest.mark.parametrize("name", ["metrics.jsonl", "evaluation/model/examples.safetensors"])
+def test_what_was_changed_after_the_run_is_told(runs: Path, tmp_path: Path, name: str) -> None:
+    shutil.copytree(runs / "pwoa", tmp_path / "changed")
+    file = tmp_path / "changed" / name
+    assert "What is missing" not in page_of(tmp_path / "changed")
+    whole = bytearray(file.read_bytes())
+    place = whole.rindex(b'"seconds": ') + 11 if name == "metrics.jsonl" else len(whole) - 1
+    whole[place] = ord("1") if whole[place] == ord("2") else ord("2")
+    file.write_bytes(whole)
+    assert f"{name} is not " in page_of(tmp_path / "changed")
+
+
+@pytest.mark.parametrize("name", ["recipe.toml", "teacher.json"])
+def test_a_finished_run_that_lost_a_file_is_not_inspected_as_a_model_without_results(
+    runs: Path, tmp_path: Path, name: str
+) -> None:
+    shutil.copytree(runs / "pwoa", tmp_path / "lost")
+    assert "run" in dict(inspect(tmp_path / "lost").rows)
+    (tmp_path / "lost" / name).unlink()
+    with pytest.raises(pwoa.InputError, match=rf"lost is a finished run without its {name}; put it back"):
+        inspect(tmp_path / "lost")
 
 
 def test_a_folder_in_the_place_of_a_file_is_told(runs: Path) -> None:

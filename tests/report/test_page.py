@@ -32,6 +32,7 @@ from pwoa.report.page import render, report
 from pwoa.report.repeat import commands
 from pwoa.runs.folder import Run
 from pwoa.storage.folder import sealed, unsealed
+from pwoa.storage.identity import identity
 from pwoa.storage.reading import read_safetensors_metadata
 from tests.report.conftest import ODD
 
@@ -230,6 +231,7 @@ def make_large(run: Path) -> None:
     layer = result["sparsity"][0]
     result["sparsity"][:1] = [layer | {"layer": f"layer{place}.0.conv.weight"} for place in range(60)]
     result |= {"trained_epochs": 120}
+    result["metrics_checksum"] = identity(run / "metrics.jsonl")
     result.pop("checksum")
     (run / "result.json").write_text(json.dumps(sealed(result)))
     for who in ("teacher", "model"):

@@ -205,7 +205,7 @@ def make_older(folder: Path) -> None:
     shutil.rmtree(folder / "evaluation")
     for name in ("result.json", "model.json", "teacher.json"):
         about = read(folder / name)
-        for key in {"checksum", "fingerprint", "model", "warnings", "identity"} & about.keys():
+        for key in {"checksum", "fingerprint", "model", "warnings", "identity", "metrics_checksum"} & about.keys():
             del about[key]
         (folder / name).write_text(json.dumps(about))
 

@@ -392,6 +392,16 @@ def ended(run: Run) -> Run:
     return run
 
 
+@pytest.mark.parametrize("content", ['{"epoch": 0, "loss": 0.3}\n', '{"epoch": 0, "loss": 0.25}\n\n'])
+def test_metrics_of_a_finished_run_that_were_changed_are_refused(run: Run, content: str) -> None:
+    run.log({"epoch": 0, "loss": 0.25})
+    run.finish({"trained_epochs": 1})
+    assert run.metrics() == [{"epoch": 0, "loss": 0.25}]
+    (run.path / "metrics.jsonl").write_text(content)
+    with pytest.raises(InputError, match=r"metrics\.jsonl (is not as its run wrote it|is damaged|has 2 lines)"):
+        run.metrics()
+
+
 @pytest.mark.parametrize("name", ["model.safetensors", "model.json", "result.json", "recipe.toml", "teacher.json"])
 def test_a_flipped_bit_in_any_file_of_a_run_is_found(ended: Run, quick: Make, name: str) -> None:
     def read() -> None:
@@ -438,7 +448,7 @@ def test_weights_and_results_of_another_run_are_refused(ended: Run, tmp_path: Pa
 def test_a_run_without_hashes_still_loads(ended: Run) -> None:
     for name in ("model.json", "result.json"):
         about = json.loads((ended.path / name).read_text())
-        for key in {"checksum", "fingerprint", "model", "identity"} & about.keys():
+        for key in {"checksum", "fingerprint", "model", "identity", "metrics_checksum"} & about.keys():
             del about[key]
         (ended.path / name).write_text(json.dumps(about))
     load_model(ended.path)

@@ -26,7 +26,7 @@ def bench(
     images: Annotated[int, typer.Option(help="On how many test images the answers are compared with torch.")] = 256,
     out: Annotated[Path, typer.Option("--out", help="The folder of result.json and the plot.")] = Path("runs/bench"),
 ) -> None:
-    """Time a model by every way to run it on a CPU: torch, onnxruntime, OpenVINO, C. Which is fastest, how large is it?
+    """Time a model by every way to run it on a CPU: torch, onnxruntime, OpenVINO, C. What is fastest and how large?
 
     Example: [bold]pwoa bench runs/mine --teacher trades.pt[/bold]
     """

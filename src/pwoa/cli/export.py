@@ -28,7 +28,7 @@ def export(
     mean: MeanOption = None,
     std: StdOption = None,
 ) -> None:
-    """Write a model for where it runs: smaller, or for another runtime; compared with torch before it is put in place.
+    """Write a model for where it runs: smaller, or for another runtime; compared with torch before it is in place.
 
     Example: [bold]pwoa export runs/mine --to packed --to onnx[/bold]
 

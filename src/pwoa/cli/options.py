@@ -5,22 +5,67 @@ import sys
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
+from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 
 from pwoa import __version__
 from pwoa.errors import DefenceWarning, ProcessDied, explain, one_line, printable
 
+VERBS = {
+    "prune": ("run", "Prune a robust model with natural examples only."),
+    "pretrain": ("run", "Train a robust model from scratch, with adversarial examples, to have something to prune."),
+    "evaluate": ("evaluate", "Measure a model's natural and robust accuracy."),
+    "compare": ("evaluate", "Compare two evaluations image by image: which is more robust, and is it chance?"),
+    "sweep": ("run", "Prune many times: every combination of the settings in a grid."),
+    "reproduce": ("paper", "Reproduce the tables and figures of the paper, beside its own numbers."),
+    "export": (
+        "export",
+        "Write a model for where it runs: smaller, or for another runtime; compared with torch before it is in place.",
+    ),
+    "bench": (
+        "bench",
+        "Time a model by every way to run it on a CPU: torch, onnxruntime, OpenVINO, C. What is fastest and how large?",
+    ),
+    "report": (
+        "report",
+        "Write one page to look at: tables, curves, example images and settings of runs, evaluations or a sweep.",
+    ),
+    "demo": (
+        "run",
+        "See the paper's claim happen: prune a robust LeNet naively, by PwoA and beyond it, in minutes on a CPU.",
+    ),
+    "recipe": (
+        "show",
+        "Show a recipe with all its settings and what each means; any can be changed by `--set`. Or list the presets.",
+    ),
+    "push": ("share", "Put a run's model on the Hugging Face hub, with a card that says what was measured."),
+    "card": ("share", "Show the model card that pwoa push would send, or write all of it into a folder."),
+    "data": ("show", "Data sets: what is here, and get one."),
+    "models": ("show", "Architectures that are known, and what is in a checkpoint."),
+}
+"""The module of each verb, and what the verb does: `pwoa --help` need not load them all."""
+
 
 class Verbs(TyperGroup):
-    """The one place where an exception becomes one line and an exit code.
+    """The verbs, each loaded when it is asked for, and the one place where an exception becomes a line and a code.
 
     2 for what bad input or the machine causes, 1 if another process of the run died, 130 after Ctrl-C. What nobody
     foresaw is a bug, and stays a traceback.
     """
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        shown = {name: TyperCommand(name, help=summary) for name, (_, summary) in VERBS.items()}
+        self.commands = shown | dict(self.commands)
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
+        """Find the verb that is asked for."""
+        name, command, rest = super().resolve_command(ctx, args)
+        return name, load_verb(name) if name in VERBS else command, rest
 
     def main(self, args: Any = None, *, standalone_mode: bool = True, **kwargs: Any) -> Any:  # type: ignore[override]
         """Run the command line; it ends with SystemExit, unless standalone_mode is off."""
@@ -36,6 +81,16 @@ class Verbs(TyperGroup):
         except Exception as error:
             code = _answer(error)
         sys.exit(code)
+
+
+def load_verb(name: str) -> Any:
+    """Return a verb with its options."""
+    verb = getattr(import_module(f"pwoa.cli.{VERBS[name][0]}"), name)
+    if isinstance(verb, typer.Typer):
+        return typer.main.get_command(verb)
+    alone = typer.Typer(add_completion=False, rich_markup_mode="rich")
+    alone.command(name)(verb)
+    return typer.main.get_command(alone)
 
 
 def _answer(error: Exception) -> int:

@@ -5,14 +5,14 @@ from typing import Annotated
 
 import typer
 
-from pwoa.cli.options import print_table, print_warning, say
+from pwoa.cli.options import VERBS, print_table, print_warning, say
 from pwoa.errors import InputError
 
-data_app = typer.Typer(help="Data sets: what is here, and get one.", no_args_is_help=True)
-models_app = typer.Typer(help="Architectures that are known, and what is in a checkpoint.", no_args_is_help=True)
+data = typer.Typer(help=VERBS["data"][1], no_args_is_help=True, add_completion=False)
+models = typer.Typer(help=VERBS["models"][1], no_args_is_help=True, add_completion=False)
 
 
-@data_app.command("list")
+@data.command("list")
 def data_list() -> None:
     """Return the known data sets, and where they are."""
     from rich.table import Table
@@ -29,7 +29,7 @@ def data_list() -> None:
     print_table(table, gap=False)
 
 
-@data_app.command("get")
+@data.command("get")
 def data_get(name: Annotated[str, typer.Argument(help="mnist, fashion-mnist, cifar10 or cifar100")]) -> None:
     """Download a data set into the cache, verified; a broken download goes on where it stopped."""
     from pwoa.data.store import get
@@ -53,7 +53,7 @@ def recipe(
     say("\n".join(presets()) if name is None else to_toml(load_recipe(name), explained=True).strip())
 
 
-@models_app.command("list")
+@models.command("list")
 def models_list() -> None:
     """Return the known architectures: their parameters, and at how many points hidden activations are taken."""
     from rich.table import Table
@@ -68,7 +68,7 @@ def models_list() -> None:
     print_table(table, gap=False)
 
 
-@models_app.command("inspect")
+@models.command("inspect")
 def models_inspect(
     file: Annotated[
         str,

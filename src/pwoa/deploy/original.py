@@ -14,7 +14,7 @@ from pwoa.data.images import Data, Images
 from pwoa.data.load import load_data
 from pwoa.deploy.artefact import Check
 from pwoa.errors import InputError, first_line
-from pwoa.models.border import LogitModel, Normalised, as_logits, check_complete, evaluating
+from pwoa.models.border import LogitModel, Normalised, as_logits, check_complete, evaluating, is_finite
 from pwoa.models.checkpoints.files import EMBEDDED
 from pwoa.models.checkpoints.folder import describe_model, find_folder, fingerprint, read_description, to_safetensors
 from pwoa.models.checkpoints.inspection import guess_architecture
@@ -171,7 +171,7 @@ def _copy(model: nn.Module) -> nn.Module:
 
 def _check_weights(model: nn.Module) -> None:
     for name, value in model.state_dict().items():
-        if value.is_floating_point() and not bool(torch.isfinite(value).all()):
+        if not is_finite(value):
             raise InputError(f"the model holds NaN or infinite weights in {name}; it cannot be exported")
 
 

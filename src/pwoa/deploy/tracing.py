@@ -12,6 +12,7 @@ from torch.nn import functional as F
 
 from pwoa.deploy.graph import Graph, Operator, Pair
 from pwoa.errors import InputError, first_line
+from pwoa.models.border import is_finite
 
 
 def trace(model: nn.Module, sample: Tensor) -> Graph:
@@ -22,7 +23,7 @@ def trace(model: nn.Module, sample: Tensor) -> Graph:
     if sample.dim() != 4 or not len(sample):
         raise InputError(f"a sample is a batch of images [N, channels, height, width], not {list(sample.shape)}")
     for name, value in model.state_dict().items():
-        if value.is_floating_point() and not bool(torch.isfinite(value).all()):
+        if not is_finite(value):
             raise InputError(f"the model holds NaN or infinite weights in {name}")
     plain = copy.deepcopy(model).cpu().float().eval().requires_grad_(False)
     image = sample[:1].detach().cpu().float()

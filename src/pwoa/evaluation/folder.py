@@ -18,7 +18,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
+from safetensors import SafetensorError
+from safetensors.torch import load as from_bytes
 from safetensors.torch import save as to_bytes
 from torch import Tensor
 
@@ -31,7 +32,8 @@ from pwoa.evaluation.resuming import check_possible, pack, unpack
 from pwoa.evaluation.robustness import Measurement
 from pwoa.evaluation.scores import FILE, Scores, load_verdicts, save_verdicts
 from pwoa.storage.folder import RESULT, Folder, naming, replacing, unsealed
-from pwoa.storage.reading import TEXT_LIMIT, parse_json, read_bytes, read_json
+from pwoa.storage.identity import identity
+from pwoa.storage.reading import TEXT_LIMIT, parse_json, read_bytes, read_json, read_safetensors
 from pwoa.threat import Threat
 
 ASKED = "evaluation.json"
@@ -104,10 +106,8 @@ class EvaluationFolder(FinishedEvaluation):
         if not path.is_file():
             return []
         try:
-            with safe_open(path, framework="pt") as file:
-                metadata = file.metadata() or {}
-                names = file.keys()
-                tensors = {name: file.get_tensor(name) for name in names}
+            content, metadata = read_safetensors(path)
+            tensors = dict(sorted(from_bytes(content).items()))
             text, which = metadata["measurements"], metadata.get("evaluation", "")
             if which != self._which():
                 raise ValueError("it is of another evaluation")
@@ -139,10 +139,12 @@ class EvaluationFolder(FinishedEvaluation):
     def finish(self, scores: Scores, result: Mapping[str, Any]) -> None:
         """Write verdicts and result, and drop the progress: the evaluation is done."""
         save_verdicts(self.path / FILE, verdicts_of(scores), {key: self.asked[key] for key in _OF_VERDICTS})
+        checksums = {}
         if scores.distances:
             with replacing(self.path / DISTANCES) as file:
                 file.write(to_bytes({name: far.clone() for name, far in scores.distances.items()}))
-        self.write_json(RESULT, result)
+            checksums[DISTANCES] = identity(self.path / DISTANCES)
+        self.write_json(RESULT, {**result, "checksums": checksums})
         self.tidy()
 
     def read(self) -> Scores:
@@ -155,17 +157,20 @@ class EvaluationFolder(FinishedEvaluation):
             raise InputError(f"{self.path / RESULT} is of another evaluation; choose another folder")
         try:
             scores = _scores_from(right, result, Threat(**self.asked["threat"]))
-            return dataclasses.replace(scores, distances=self._distances(scores))
+            return dataclasses.replace(scores, distances=self._distances(scores, result))
         except (AttributeError, LookupError, OSError, TypeError, ValueError, OverflowError, SafetensorError) as error:
             raise InputError(f"{self.path / RESULT} is damaged ({first_line(error)}); choose another folder") from None
 
-    def _distances(self, scores: Scores) -> dict[str, Tensor]:
+    def _distances(self, scores: Scores, result: Mapping[str, Any]) -> dict[str, Tensor]:
         """Return the distances of a finished evaluation, which must be those of its verdicts."""
         names = [name for name in scores.right if find_attack(name).nearest]
         if not names or not scores.threat.radius:
             return {}
-        with safe_open(self.path / DISTANCES, framework="pt") as file:
-            distances = {name: file.get_tensor(name) for name in names}
+        tensors = from_bytes(read_safetensors(self.path / DISTANCES)[0])
+        known = result.get("checksums")  # not there before version 0.4
+        if isinstance(known, dict) and known.get(DISTANCES) != identity(self.path / DISTANCES):
+            raise ValueError(f"{DISTANCES} is not the one that the evaluation wrote")
+        distances = {name: tensors[name] for name in names}
         for name, far in distances.items():
             if far.dtype != torch.float32 or not torch.equal(far > scores.threat.radius, scores.right[name]):
                 raise ValueError(f"the distances of {name} are not those of its verdicts")

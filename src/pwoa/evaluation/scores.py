@@ -13,8 +13,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from safetensors import safe_open
-from safetensors.numpy import save
+from safetensors.numpy import load, save
 from torch import Tensor
 
 from pwoa.attacks.registry import attack_label, lookup
@@ -22,7 +21,7 @@ from pwoa.errors import InputError, counted, first_line
 from pwoa.evaluation.agreement import Agreement
 from pwoa.evaluation.checks import Finding
 from pwoa.storage.folder import replacing
-from pwoa.storage.reading import parse_json
+from pwoa.storage.reading import parse_json, read_safetensors
 from pwoa.threat import Threat, length_text
 
 WORST = "worst"
@@ -198,12 +197,12 @@ def load_verdicts(path: str | Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
 
 
 def _load(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    with safe_open(path, framework="np") as file:
-        metadata = file.metadata() or {}
-        if not {"about", "verdicts"} <= metadata.keys():
-            raise ValueError("it names no attacks")
-        layout = parse_json(metadata["verdicts"], "its table")
-        bits = {name: file.get_tensor(name) for name in layout["attacks"]}
+    content, metadata = read_safetensors(path)
+    if not {"about", "verdicts"} <= metadata.keys():
+        raise ValueError("it names no attacks")
+    tensors = load(content)
+    layout = parse_json(metadata["verdicts"], "its table")
+    bits = {name: tensors[name] for name in layout["attacks"]}
     n, fewer = layout["n"], dict(layout.get("fewer", {}))
     counts = {name: fewer.get(name, n) for name in bits}
     for name, packed in bits.items():

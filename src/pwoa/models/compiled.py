@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import threading
 import weakref
+from importlib.resources import files
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -104,7 +105,8 @@ def is_c(folder: str | Path) -> bool:
 class CModel(nn.Module):
     """A folder of C as a network without parameters, like that of an .onnx file: logits, and no gradients.
 
-    Its code is compiled and run, so it is for folders that a user names, never for one that a file names.
+    Its code is compiled and run, so it is for folders that a user names, never for one that a file names, and only if
+    the code is our own: a folder of a stranger looks like any other.
     """
 
     differentiable = False
@@ -113,6 +115,7 @@ class CModel(nn.Module):
         super().__init__()
         self.path = Path(folder)
         self.name = self.path.name
+        _check_code(self.path)
         self.call = load_c(folder)
         self.fingerprint = identity(folder)
 
@@ -123,6 +126,16 @@ class CModel(nn.Module):
         if x.requires_grad and is_grad_enabled():
             raise InputError(f"{self.path} is C code, which has no gradients; attack it by square or transfer")
         return self.call(x)
+
+
+def _check_code(folder: Path) -> None:
+    """Refuse code that is not what `export` writes."""
+    for name in CODE:
+        if read_bytes(folder / name, TEXT_LIMIT) != (files("pwoa") / "deploy" / "c" / name).read_bytes():
+            raise InputError(
+                f"{folder / name} is not the code that this version of pwoa writes, and is not run; export the model "
+                "again, or if you trust it, load it by pwoa.deploy.c.load_c"
+            )
 
 
 def compiled(folder: Path) -> Path:

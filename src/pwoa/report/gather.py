@@ -31,6 +31,7 @@ from pwoa.report.story import (
     whole,
     words,
 )
+from pwoa.runs.folder import Run
 from pwoa.storage.folder import RESULT, unsealed
 from pwoa.storage.reading import TEXT_LIMIT, parse_json, read_bytes, read_json
 from pwoa.threat import Threat
@@ -166,6 +167,8 @@ def _tell_run(folder: Path) -> Story:
     epochs = whole(result.get("trained_epochs"))
     if epochs is not None and epochs != len(lines):
         reader.missing.append(f"{METRICS} has {len(lines)} of {epochs} epochs")
+    else:
+        reader.read(METRICS, lambda path: Run(folder).check_metrics(result), expected=False)
     evaluated = finished or (folder / OF_MODEL / RESULT).is_file()
     model = reader.measured(OF_MODEL, "model", evaluated, result.get("model"))
     teacher = reader.measured(OF_TEACHER, "teacher", finished and pruned) if pruned else None

@@ -5,9 +5,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from pwoa.attacks.registry import attack_label
-from pwoa.errors import counted
+from pwoa.errors import InputError, counted
 from pwoa.models.border import Normalisation
-from pwoa.models.checkpoints.folder import CARD, Held, find_folder, holds_model, read_folder
+from pwoa.models.checkpoints.folder import CARD, CONFIG, Held, find_folder, holds_model, read_folder
 from pwoa.models.checkpoints.inspection import Inspection, TensorForm, inspect_checkpoint
 from pwoa.models.checkpoints.packed import described_in, is_packed, read_packed
 from pwoa.models.compiled import ARTEFACT, is_c
@@ -52,6 +52,9 @@ def inspect(name: str | Path, kept: float | None = None) -> Shown:
         found = inspect_checkpoint(name, kept)
         unknown = found.architecture is None
         return Shown(inspection_rows(found), found.warnings, found.layout if unknown else (), found.skeleton)
+    if run.finished and not run.started and not (run.path / CONFIG).is_file():
+        lost = next(file for file in run.marks if not (run.path / file).is_file())
+        raise InputError(f"{name} is a finished run without its {lost}; put it back")
     rows = _run_rows(run) if run.started else [("folder", str(name))]
     if holds_model(name):
         folder = find_folder(name)

@@ -43,6 +43,8 @@ from pwoa.storage.reading import TEXT_LIMIT, open_file, read_bytes
 
 CURVES = "tensorboard"
 _TEACHER, _METRICS, _STATE = "teacher.json", "metrics.jsonl", Path("checkpoint") / "state.pt"
+METRICS_CHECKSUM = "metrics_checksum"
+"""The key in result.json that holds the SHA-256 of metrics.jsonl."""
 _MAGIC, _HASH = b"pwoa state 2\n", 32
 """How a saved state begins: with this, the identity of its run, and the checksum of the rest, each of so many bytes."""
 _OF_ANY = {"method", "example_free", "images", "seed", "device", "training_seconds"}
@@ -226,12 +228,26 @@ class Run(Folder):
         path = self.path / _METRICS
         content = read_bytes(path, TEXT_LIMIT).splitlines() if path.exists() else []
         lines = [self.parse(line, _METRICS) for line in content]
-        epochs = self.read_json(RESULT).get("trained_epochs", len(lines)) if self.finished else len(lines)
+        result = self.read_json(RESULT) if self.finished else {}
+        epochs = result.get("trained_epochs", len(lines))
         if epochs != len(lines):
             raise InputError(
                 f"{path} has {len(lines)} lines, and its run {brief(epochs)} epochs; put it back, or run it anew"
             )
+        self.check_metrics(result)
         return lines
+
+    def check_metrics(self, result: Mapping[str, Any]) -> None:
+        """Refuse a metrics.jsonl that is not the one this result was written with; before version 0.4 nothing says it.
+
+        Example: `Run("runs/mine").check_metrics(Run("runs/mine").result())`.
+        """
+        if METRICS_CHECKSUM in result and result[METRICS_CHECKSUM] != self._metrics_hash():
+            raise InputError(f"{self.path / _METRICS} is not as its run wrote it; put it back, or run it anew")
+
+    def _metrics_hash(self) -> str:
+        path = self.path / _METRICS
+        return hashlib.sha256(read_bytes(path, TEXT_LIMIT) if path.exists() else b"").hexdigest()
 
     def keep_metrics(self, lines: Sequence[Mapping[str, Any]]) -> bool:
         """Leave exactly these lines in metrics.jsonl; tell whether they were all there."""
@@ -314,7 +330,7 @@ class Run(Folder):
 
     def finish(self, result: Mapping[str, Any]) -> dict[str, Any]:
         """Write result.json, with what run it is of, and drop the checkpoint: the run is done."""
-        summary = {**result, "identity": self._files_hash()}
+        summary = {**result, "identity": self._files_hash(), METRICS_CHECKSUM: self._metrics_hash()}
         self.write_json(RESULT, summary)
         self.tidy()
         return summary

@@ -1,7 +1,6 @@
 """Pruning from end to end: recipe → data → teacher → gate → method → engine → evaluation → run folder."""
 
 import copy
-import hashlib
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
@@ -42,6 +41,7 @@ from pwoa.runs.folder import Result, Run
 from pwoa.runs.teacher import load_teacher, share_measurement
 from pwoa.sparsity import Constraint, describe_size, prunable
 from pwoa.sparsity.constraint import plan_notes, warn_of_thin_layers
+from pwoa.storage.identity import identity as hash_file
 from pwoa.threat import Threat
 from pwoa.training import Engine, Material
 from pwoa.training.processes import connected
@@ -243,7 +243,7 @@ def _copy_to_prune(teacher: nn.Module, recipe: SparsityRecipe) -> nn.Module:
 def _hash_files(method: type[Method], recipe: Recipe) -> dict[str, str]:
     """Hash the files that a method reads besides teacher and data: they are a part of what the run is."""
     files = {setting: Path(file) for setting, file in method.files(recipe).items()}
-    return {setting: hashlib.sha256(file.read_bytes()).hexdigest() for setting, file in files.items() if file.is_file()}
+    return {setting: hash_file(file) for setting, file in files.items() if file.is_file()}
 
 
 def _announce(

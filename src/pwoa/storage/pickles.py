@@ -84,14 +84,14 @@ def read_pickle(content: bytes, known: Callable[[str], bool], start: int = 0) ->
     Example: `read_pickle(pickle.dumps(3), {"numpy.ndarray"}.__contains__)` is `(3, 5)`. Strings of Python 2 are bytes.
     known: tells whether the pickle may name this; anything else is a CodeError.
     """
-    machine = _Machine(content, known, start)
+    machine, steps = _Machine(content, known, start), _STEPS
     try:
         for _ in range(LARGEST_COUNT):
             code = content[machine.at]
             machine.at += 1
             if code == _STOP:
                 return machine.result(), machine.at
-            _STEPS[code](machine)
+            steps[code](machine)
     except KeyError:
         raise PickleError(f"an opcode in it, {bytes([code])!r}, is not one of plain values") from None
     except struct.error:
@@ -104,6 +104,7 @@ def read_pickle(content: bytes, known: Callable[[str], bool], start: int = 0) ->
 
 
 _STOP = ord(".")
+_BYTE, _SHORT, _INTEGER, _SIGNED, _FLOAT = map(struct.Struct, ("<B", "<H", "<I", "<i", ">d"))
 
 
 class _Machine:
@@ -128,12 +129,12 @@ class _Machine:
     def skip(self, size: int) -> None:
         self.at += size
 
-    def number(self, form: str) -> Any:
-        (value,) = struct.unpack_from(form, self.content, self.at)
-        self.at += struct.calcsize(form)
+    def number(self, form: struct.Struct) -> Any:
+        (value,) = form.unpack_from(self.content, self.at)
+        self.at += form.size
         return value
 
-    def take(self, form: str) -> bytes:
+    def take(self, form: struct.Struct) -> bytes:
         size = self.number(form)
         piece = self.content[self.at : self.at + size]
         self.at += size
@@ -227,21 +228,21 @@ def _text(content: bytes) -> str:
 _OPCODES: dict[bytes, Callable[[_Machine], None]] = {
     b"\x80": lambda m: m.skip(1),  # PROTO
     b"\x95": lambda m: m.skip(8),  # FRAME
-    b"(": lambda m: m.mark(),
+    b"(": _Machine.mark,
     b"N": lambda m: m.push(None),
     b"\x88": lambda m: m.push(True),
     b"\x89": lambda m: m.push(False),
-    b"K": lambda m: m.push(m.number("<B")),
-    b"M": lambda m: m.push(m.number("<H")),
-    b"J": lambda m: m.push(m.number("<i")),
-    b"G": lambda m: m.push(m.number(">d")),
-    b"\x8a": lambda m: m.push(int.from_bytes(m.take("<B"), "little", signed=True)),  # LONG1
-    b"X": lambda m: m.push(_text(m.take("<I"))),
-    b"\x8c": lambda m: m.push(_text(m.take("<B"))),
-    b"T": lambda m: m.push(m.take("<I")),
-    b"U": lambda m: m.push(m.take("<B")),
-    b"B": lambda m: m.push(m.take("<I")),
-    b"C": lambda m: m.push(m.take("<B")),
+    b"K": lambda m: m.push(m.number(_BYTE)),
+    b"M": lambda m: m.push(m.number(_SHORT)),
+    b"J": lambda m: m.push(m.number(_SIGNED)),
+    b"G": lambda m: m.push(m.number(_FLOAT)),
+    b"\x8a": lambda m: m.push(int.from_bytes(m.take(_BYTE), "little", signed=True)),  # LONG1
+    b"X": lambda m: m.push(_text(m.take(_INTEGER))),
+    b"\x8c": lambda m: m.push(_text(m.take(_BYTE))),
+    b"T": lambda m: m.push(m.take(_INTEGER)),
+    b"U": lambda m: m.push(m.take(_BYTE)),
+    b"B": lambda m: m.push(m.take(_INTEGER)),
+    b"C": lambda m: m.push(m.take(_BYTE)),
     b")": lambda m: m.gather("tuple", []),
     b"]": lambda m: m.gather("list", []),
     b"}": lambda m: m.gather("dict", []),
@@ -258,12 +259,12 @@ _OPCODES: dict[bytes, Callable[[_Machine], None]] = {
     b"\x93": lambda m: m.name(*m.pop(2)),  # STACK_GLOBAL
     b"R": lambda m: m.gather("call", m.pop(2)),
     b"\x81": lambda m: m.gather("call", m.pop(2)),  # NEWOBJ
-    b"b": lambda m: m.build(),
+    b"b": _Machine.build,
     b"Q": lambda m: m.gather("persistent", m.pop(1)),
-    b"h": lambda m: m.recall(m.number("<B")),
-    b"j": lambda m: m.recall(m.number("<I")),
-    b"q": lambda m: m.keep(m.number("<B")),
-    b"r": lambda m: m.keep(m.number("<I")),
+    b"h": lambda m: m.recall(m.number(_BYTE)),
+    b"j": lambda m: m.recall(m.number(_INTEGER)),
+    b"q": lambda m: m.keep(m.number(_BYTE)),
+    b"r": lambda m: m.keep(m.number(_INTEGER)),
     b"\x94": lambda m: m.keep(len(m.memo)),  # MEMOIZE
 }
 _STEPS = {ord(code): step for code, step in _OPCODES.items()}

@@ -15,7 +15,8 @@ from pwoa.storage.pickles import CodeError, Node, PickleError, TruncatedError, r
 
 PICKLE_LIMIT = 32 << 20
 """Bytes of a pickle without its tensors."""
-_HEAD = 1 << 20
+_HEADS = (1 << 16, 1 << 20, PICKLE_LIMIT)
+"""Bytes of the older form that are read first, and more if they are not enough: most pickles are short."""
 _MAGIC, _VERSION = 0x1950A86A20F9469CFC6C, 1001
 
 
@@ -137,7 +138,7 @@ def _at(file: IO[bytes], start: int, length: int) -> bytes:
 
 def _check_legacy(file: IO[bytes], size: int) -> None:
     """Walk the form before: a number, a version, the system, the pickle, the keys of the storages, the storages."""
-    for length in (_HEAD, PICKLE_LIMIT):
+    for length in _HEADS:
         content = _at(file, 0, min(length, size))
         try:
             walk, keys, end = _read_legacy(content)

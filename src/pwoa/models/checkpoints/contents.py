@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from pwoa.errors import InputError
-from pwoa.models.border import Normalisation
+from pwoa.models.border import Normalisation, is_finite
 from pwoa.models.checkpoints.files import WRAPPERS, Opened, float32
 from pwoa.models.checkpoints.pruned import apply_masks, apply_scores
 
@@ -151,7 +151,7 @@ def _is_row(value: Tensor) -> bool:
 
 
 def _normalisation(mean: Tensor, std: Tensor, source: str) -> Normalisation:
-    if mean.numel() != std.numel() or not bool(torch.isfinite(mean).all()) or not bool((std > 0).all()):
+    if mean.numel() != std.numel() or not is_finite(mean) or not bool((std > 0).all()):
         raise InputError(f"{source} and its standard deviation are no normalisation: {mean.tolist()}, {std.tolist()}")
     return Normalisation(tuple(mean.flatten().tolist()), tuple(std.flatten().tolist()))
 

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from pwoa.errors import InputError, first_line
+from pwoa.models.border import is_finite
 from pwoa.models.checkpoints.archive import check_torch_file
 from pwoa.models.checkpoints.folder import find_folder, holds_model, read_folder, read_safetensors
 from pwoa.models.checkpoints.packed import is_packed, read_packed
@@ -100,12 +101,12 @@ def _wrappers(names: Collection[str]) -> str:
     return prefix
 
 
-def rename_for(model: nn.Module, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return the tensors under the model's names: with its wrappers, and counters if and only if the model has them.
+def rename_for(wanted: Mapping[str, Tensor], state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return the tensors under a model's names: with its wrappers, and counters if and only if the model has them.
 
     A file from before torch counted batches lacks the counters; a forward pass in eval mode does not use them.
+    wanted: the model's own tensors.
     """
-    wanted = model.state_dict()
     prefix, foreign = _wrappers(wanted), _wrappers(state)
     renamed = {prefix + key.removeprefix(foreign): value for key, value in state.items()}
     for key in wanted:
@@ -117,7 +118,10 @@ def rename_for(model: nn.Module, state: Mapping[str, Tensor]) -> dict[str, Tenso
 def misfit(model: nn.Module, state: Mapping[str, Tensor]) -> str:
     """Say in a few words in what the tensors are not those of the model; nothing if every one fits."""
     wanted = model.state_dict()
-    state = rename_for(model, state)
+    return _misfit(wanted, rename_for(wanted, state))
+
+
+def _misfit(wanted: Mapping[str, Tensor], state: Mapping[str, Tensor]) -> str:
     problems = []
     if missing := [key for key in wanted if key not in state]:
         problems.append(f"missing {some(missing)}")
@@ -141,11 +145,13 @@ def load_state(model: nn.Module, state: Mapping[str, Tensor], source: str, hint:
 
     hint: what else the error says.
     """
-    if problems := misfit(model, state):
+    wanted = model.state_dict()
+    renamed = rename_for(wanted, state)
+    if problems := _misfit(wanted, renamed):
         raise InputError(f"{source} does not fit {type(model).__name__}: {problems}{hint and '; '}{hint}")
-    if bad := [key for key, value in state.items() if not bool(torch.isfinite(value).all())]:
+    if bad := [key for key, value in state.items() if not is_finite(value)]:
         raise InputError(f"{source} holds NaN or infinite weights in {some(bad)}")
-    model.load_state_dict(rename_for(model, state))
+    model.load_state_dict(renamed)
 
 
 def float32(state: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -69,7 +69,8 @@ def _likely_fix(model: nn.Module, state: Mapping[str, Tensor]) -> str:
 
 def _strangers(model: nn.Module, state: Mapping[str, Tensor]) -> int:
     """Count the names that are in one of the two alone."""
-    return len(rename_for(model, state).keys() ^ model.state_dict().keys())
+    wanted = model.state_dict()
+    return len(rename_for(wanted, state).keys() ^ wanted.keys())
 
 
 def _other_data(guess: Guess, classes: int | None, channels: int | None) -> str:

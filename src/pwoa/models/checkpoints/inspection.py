@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from pwoa.models.architectures.registry import ARCHITECTURES, build
-from pwoa.models.border import Normalisation
+from pwoa.models.border import Normalisation, is_finite
 from pwoa.models.checkpoints.contents import Checkpoint, unpack
 from pwoa.models.checkpoints.files import COUNTER, open_checkpoint, some
 from pwoa.models.checkpoints.pruned import ScoresError
@@ -210,6 +210,6 @@ def _doubts(contents: Checkpoint, guess: Guess | None) -> list[str]:
         doubts.append("no registered architecture: " + (likeness(contents.state) or "give --arch FILE.py:CLASS"))
     if contents.hidden:
         doubts.append("the layer before the network left nothing in the file; give its --mean and --std")
-    if bad := [key for key, value in contents.state.items() if not bool(torch.isfinite(value).all())]:
+    if bad := [key for key, value in contents.state.items() if not is_finite(value)]:
         doubts.append(f"NaN or infinite weights in {bad[0]}")
     return doubts

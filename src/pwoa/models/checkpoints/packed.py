@@ -15,6 +15,7 @@ from safetensors.torch import load, save
 from torch import Tensor
 
 from pwoa.errors import InputError, did_you_mean, first_line
+from pwoa.models.border import is_finite
 from pwoa.models.checkpoints.folder import Held, check_description, state_fingerprint
 from pwoa.models.graphs import read_metadata
 from pwoa.storage import reading
@@ -161,7 +162,7 @@ def _packed(value: Tensor, precision: str, name: str) -> dict[str, Tensor]:
         rounded = (value[chosen] / steps).nan_to_num(0, 0, 0).round().clamp(-_LARGEST_INT8, _LARGEST_INT8)
         return parts | {VALUES: rounded.to(dtype), SCALE: scale}
     values = value[chosen].to(dtype)
-    if not bool(torch.isfinite(values).all()):
+    if not is_finite(values):
         raise InputError(f"{name} has weights too large for {precision}; keep values as float32")
     return parts | {VALUES: values}
 

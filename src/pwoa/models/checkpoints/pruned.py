@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from pwoa.errors import InputError
+from pwoa.models.border import is_finite
 
 SCORES, RATE_SCORE, RATE = ".popup_scores", ".k_score", ".k"
 _HARP_FLOOR = 0.1
@@ -71,7 +72,7 @@ def apply_scores(
     scores = [layer + end for layer in layers for end in (SCORES, RATE_SCORE, RATE) if layer + end in state]
     weights = {key: value for key, value in state.items() if key not in scores}
     for key in scores:
-        if not state[key].is_floating_point() or not bool(torch.isfinite(state[key]).all()):
+        if not state[key].is_floating_point() or not is_finite(state[key]):
             raise InputError(f"{source}: {key} is not made of finite numbers, and keeps no part of the weights")
     if kept == 1:
         return weights, scores, ""
