@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from pwoa.deploy.export import export as export
     from pwoa.errors import InputError as InputError
     from pwoa.evaluation.comparison import compare as compare
-    from pwoa.evaluation.measure import evaluate as evaluate
+    from pwoa.evaluation.evaluate import evaluate as evaluate
     from pwoa.models.checkpoints.inspection import inspect_checkpoint as inspect_checkpoint
     from pwoa.models.load import load_model as load_model
     from pwoa.paper import reproduce as reproduce
@@ -34,7 +34,7 @@ _HOMES = {
     "Threat": "pwoa.threat",
     "bench": "pwoa.deploy.bench",
     "compare": "pwoa.evaluation.comparison",
-    "evaluate": "pwoa.evaluation.measure",
+    "evaluate": "pwoa.evaluation.evaluate",
     "export": "pwoa.deploy.export",
     "inspect_checkpoint": "pwoa.models.checkpoints.inspection",
     "load_data": "pwoa.data.load",

@@ -19,7 +19,7 @@ from pwoa.deploy.artefact import read_about
 from pwoa.deploy.export import export
 from pwoa.deploy.onnx_file import opened, to_onnx
 from pwoa.errors import InputError
-from pwoa.evaluation.measure import evaluate
+from pwoa.evaluation.evaluate import evaluate
 from pwoa.models.architectures.registry import ARCHITECTURES, build
 from pwoa.models.border import Normalised
 from pwoa.models.load import load_model, trained_threat

@@ -16,7 +16,7 @@ from torch import nn
 from pwoa.data.images import Data
 from pwoa.data.load import load_data
 from pwoa.errors import InputError
-from pwoa.evaluation.measure import evaluate as library
+from pwoa.evaluation.evaluate import evaluate as library
 from pwoa.models.border import Normalised
 from pwoa.models.checkpoints.folder import fingerprint
 from pwoa.models.load import load_model

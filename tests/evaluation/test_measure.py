@@ -27,9 +27,9 @@ from pwoa.data.images import Data, Images
 from pwoa.errors import InputError
 from pwoa.evaluation import behaviour, checks, folder, measure
 from pwoa.evaluation.checks import Finding
+from pwoa.evaluation.evaluate import evaluate as library
 from pwoa.evaluation.examples import EXAMPLES
 from pwoa.evaluation.folder import EvaluationFolder
-from pwoa.evaluation.measure import evaluate as library
 from pwoa.evaluation.robustness import Measurement, robustness
 from pwoa.evaluation.scores import FILE, Scores, load_verdicts, wilson
 from pwoa.models.onnx import OnnxModel

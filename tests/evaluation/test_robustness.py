@@ -17,7 +17,7 @@ from pwoa.attacks.gradient import cross_entropy, margin, pgd
 from pwoa.attacks.registry import ATTACKS
 from pwoa.data.images import Data, Images
 from pwoa.errors import InputError
-from pwoa.evaluation.measure import evaluate
+from pwoa.evaluation.evaluate import evaluate
 from pwoa.evaluation.robustness import Measurement, robustness, work
 from pwoa.evaluation.scores import Scores
 from pwoa.threat import Threat

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from pwoa.attacks.gradient import fgsm
 from pwoa.data.load import load_data
 from pwoa.errors import InputError
-from pwoa.evaluation.measure import evaluate
+from pwoa.evaluation.evaluate import evaluate
 from pwoa.models import onnx as room
 from pwoa.models.border import Normalised, as_logits, check_model
 from pwoa.models.checkpoints.folder import fingerprint

@@ -55,7 +55,7 @@ def _fail_at_events(part: Part, what: str, work: Callable[[Path], object], place
 def _readers(bench: Bench, folder: Path) -> dict[str, Callable[[], object]]:
     """Return everything that reads a finished run."""
     from pwoa.evaluation.comparison import compare
-    from pwoa.evaluation.measure import evaluate
+    from pwoa.evaluation.evaluate import evaluate
     from pwoa.report.inspection import inspect
     from pwoa.runs.folder import Run
     from pwoa.share.publish import card_of

@@ -259,7 +259,7 @@ class Bench:
 
     def evaluate(self, folder: Path, **settings: Any) -> None:
         """Measure the network."""
-        from pwoa.evaluation.measure import evaluate
+        from pwoa.evaluation.evaluate import evaluate
         from pwoa.threat import Threat
 
         chosen: dict[str, Any] = {"attacks": "natural,pgd2,apgd-ce", "batch": 16, "checks": False, "radii": [0.02]}

@@ -84,8 +84,8 @@ def evaluate(
     changes = dict(map(parse_setting, settings or [])) | given(options)
     means, deviations = numbers(mean or "", "--mean"), numbers(std or "", "--std")
 
-    from pwoa.evaluation.measure import AUTO
-    from pwoa.evaluation.measure import evaluate as library
+    from pwoa.evaluation.evaluate import AUTO
+    from pwoa.evaluation.evaluate import evaluate as library
     from pwoa.progress import ConsoleProgress
 
     scores = library(
