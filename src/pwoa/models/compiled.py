@@ -8,12 +8,13 @@ import shutil
 import subprocess
 import threading
 import weakref
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
-from torch import Tensor, from_numpy, is_grad_enabled, nn
+from torch import Tensor, cat, from_numpy, get_num_threads, is_grad_enabled, nn, split
 
 from pwoa.data.store import cache_root
 from pwoa.errors import InputError, brief, printable
@@ -121,7 +122,8 @@ def is_c(folder: str | Path) -> bool:
 class CModel(nn.Module):
     """A folder of C as a network without parameters, like that of an .onnx file: logits, and no gradients.
 
-    Its code is compiled and run, so it is for folders that a user names, never for one that a file names.
+    Many images are shared among as many threads as torch has. Its code is compiled and run, so it is for folders that a
+    user names, never for one that a file names.
     """
 
     differentiable = False
@@ -132,6 +134,7 @@ class CModel(nn.Module):
         self.name = self.path.name
         self.call = load_c(folder)
         self.fingerprint = identity(folder)
+        self._more: list[CompiledModel] = []
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "CModel":
         return self
@@ -139,7 +142,16 @@ class CModel(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         if x.requires_grad and is_grad_enabled():
             raise InputError(f"{self.path} is C code, which has no gradients; attack it by square or transfer")
-        return self.call(x)
+        parts = split(x, max(-(-len(x) // get_num_threads()), 1))
+        if len(parts) == 1:
+            return self.call(x)
+        self._more += [load_c(self.path) for _ in range(len(parts) - 1 - len(self._more))]
+        with ThreadPoolExecutor(len(parts)) as pool:  # a thread computes images, which needs no waiting for the others
+            return cat(list(pool.map(_answer, (self.call, *self._more), parts)))
+
+
+def _answer(call: CompiledModel, images: Tensor) -> Tensor:
+    return call(images)
 
 
 def compiled(folder: Path) -> Path:
