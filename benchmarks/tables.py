@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
+from benchmarks.artefacts import artefacts_table
 from benchmarks.comparison import competition_table, headline_table, published_table
 from benchmarks.deployment import deployment_table
 from benchmarks.rows import Row, load_rows, markdown
@@ -198,6 +199,7 @@ TABLES: dict[str, tuple[str, Callable[[Path], str]]] = {
     "ablations": ("ablations.json", ablation_table),
     "allocations": ("allocations.json", allocation_table),
     "deployment": ("deployment.json", deployment_table),
+    "artefacts": ("artefacts.json", artefacts_table),
     "export": ("export.json", export_table),
 }
 """Name of a table → its file in results/, and the function that builds it."""

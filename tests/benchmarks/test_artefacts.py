@@ -107,7 +107,7 @@ def test_square_searches_on_an_artefact_that_is_not_fooled_as_c_is(
 def test_the_table_shows_how_far_each_is_from_torch(tmp_path: Path) -> None:
     assert "Nothing is measured yet" in artefacts_table(tmp_path / "none.json")
     shared = {"network": "net", "rate": 16.0, "images": 1000, "natural": 99.0, "transfer": 91.0, "robust_twin": 90.0}
-    shared |= {"queries": 5000, "same_verdicts": 1.0, "max_difference": 0.0, "checked": None}
+    shared |= {"examples": "strong", "queries": 5000, "same_verdicts": 1.0, "max_difference": 0.0, "checked": None}
     checked = {"checked": 10_000, "same_verdicts": 0.9999, "max_difference": 2e-7}
     found = [
         {**shared, "artefact": "torch", "robust": 90.0},
@@ -117,4 +117,4 @@ def test_the_table_shows_how_far_each_is_from_torch(tmp_path: Path) -> None:
     table = artefacts_table(tmp_path / "rows.json")
     assert "| net | 16 | torch | 1,000 | 99.0 | 91.0 | 90.0 |  |  |  |" in table
     assert "| net | 16 | ONNX, int8 | 1,000 | 99.0 | 91.0 | 89.4 | -0.6 | 99.99 % of 10,000 | 2e-07 |" in table
-    assert "Square has 5,000 (net) queries." in table
+    assert "Examples are by, and Square has: strong and 5,000 queries for net." in table
