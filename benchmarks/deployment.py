@@ -1,6 +1,6 @@
 """Time pruned networks by every route, one image on one core, in turns with their teacher.
 
-    python -m benchmarks.deployment --teacher trades.pt --data-folder CIFAR10 --out results/deployment.json
+    python -m benchmarks.deployment --teacher trades.pt --data-folder CIFAR10 --mnist MNIST --out ROWS.json
 
 ResNet-18 at several rates, allocations and budgets, and the embedded LeNet at rate 16. Masks are by magnitude, of the
 teacher's own weights, without any training: the speed does not depend on what the weights are, only on where they are
@@ -34,6 +34,8 @@ from pwoa.recipe import SparsityRecipe
 from pwoa.sparsity.constraint import Constraint
 
 BATCH = 100
+TIMED = 64
+"""The first test images, which are timed one after the other."""
 CHECKED = ("onnx", "int8", "c")
 """The routes whose verdicts are counted on all test images; OpenVINO runs the same file as onnxruntime."""
 
@@ -84,7 +86,7 @@ def rows(
         threads=1,
         seconds=given.seconds,
         batch=1,
-        images=16,
+        images=TIMED,
         progress=ConsoleProgress(),
     )
     best = found.fastest(TEACHER, exact=True)
@@ -137,7 +139,8 @@ def all_rows(given: argparse.Namespace) -> Iterator[Row]:
         cifar10 = pwoa.load_data("cifar10", data_folder=given.data_folder)
         teacher = pwoa.load_model(given.teacher, cifar10)
         yield from rows(architecture_name(teacher), teacher, cifar10, CIFAR, given)
-    yield from rows("lenet", pwoa.load_model("embedded"), pwoa.load_data("mnist-mini"), MNIST, given)
+    mnist = pwoa.load_data("mnist", data_folder=given.mnist) if given.mnist else pwoa.load_data("mnist-mini")
+    yield from rows("lenet", pwoa.load_model("embedded"), mnist, MNIST, given)
 
 
 def deployment_table(path: Path) -> str:
@@ -188,6 +191,7 @@ def main() -> None:
     parser = option_parser(__doc__)
     parser.add_argument("--teacher", help="the robust ResNet-18, as pwoa.load_model takes it; without it LeNet alone")
     parser.add_argument("--data-folder", help="the official CIFAR-10 files")
+    parser.add_argument("--mnist", help="the official MNIST files; the embedded part without it")
     parser.add_argument("--routes", help="of those that pwoa bench has; all by default")
     parser.add_argument("--seconds", type=float, default=120.0, help="to time each network with all its prunings")
     parser.add_argument("--images", type=int, default=10_000, help="test images for same_verdicts")

@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
+from benchmarks.artefacts import artefacts_table
 from benchmarks.comparison import competition_table, headline_table, published_table
 from benchmarks.deployment import deployment_table
 from benchmarks.report import waiting_table
@@ -236,6 +237,7 @@ TABLES: dict[str, tuple[str, Callable[[Path], str]]] = {
     "allocations": ("allocations.json", allocation_table),
     "robust": ("robust.json", robust_table),
     "deployment": ("deployment.json", deployment_table),
+    "artefacts": ("artefacts.json", artefacts_table),
     "export": ("export.json", export_table),
     "waiting": ("report.json", waiting_table),
     "torture": ("torture.json", torture_table),

@@ -36,7 +36,7 @@ class PreActivation(nn.Module):
 
 
 class Head(nn.Module):
-    """From planes to logits: the mean or all pixels, then linear layers."""
+    """From planes to logits: the mean, all pixels or those above zero, then linear layers."""
 
     def __init__(self, layers: nn.Module, how: str) -> None:
         super().__init__()
@@ -48,7 +48,7 @@ class Head(nn.Module):
         elif self.how == "pool":
             x = F.adaptive_avg_pool2d(x, 1).view(x.size(0), -1)
         else:
-            x = torch.flatten(x, 1)
+            x = torch.flatten(F.relu(x) if self.how == "active" else x, 1)
         logits: Tensor = self.layers(x)
         return logits
 
@@ -66,9 +66,9 @@ def random_network(seed: int) -> tuple[nn.Module, Tensor]:
         layer = _layer(draw, x)
         layers.append(layer)
         x = layer.eval()(x).detach()
-    how = draw.choice(("mean", "pool", "flatten"))
-    features = x.shape[1] * (x.shape[2] * x.shape[3] if how == "flatten" else 1)
-    hidden, classes = draw.choice((1, 7, 40)), draw.randint(1, 11)
+    how = draw.choice(("mean", "pool", "flatten", "active", "active"))
+    features = x.shape[1] * (1 if how in ("mean", "pool") else x.shape[2] * x.shape[3])
+    hidden, classes = draw.choice((1, 7, 40, 100, 200)), draw.randint(1, 11)
     body = [nn.Linear(features, hidden), *_maybe(draw, nn.BatchNorm1d(hidden)), nn.ReLU(), nn.Dropout()]
     head = Head(nn.Sequential(*(body if draw.random() < 0.5 else ()), nn.LazyLinear(classes)), how)
     model: nn.Module = nn.Sequential(*layers, head)
@@ -87,7 +87,7 @@ def _maybe(draw: random.Random, *layers: nn.Module) -> list[nn.Module]:
 
 def _layer(draw: random.Random, x: Tensor) -> nn.Module:
     channels = x.shape[1]
-    kind = draw.choice(("conv", "conv", "conv", "pool", "residual", "preactivation", "norm"))
+    kind = draw.choice(("conv", "conv", "conv", "pool", "pooled", "residual", "preactivation", "norm"))
     if kind == "conv":
         outputs = channels * draw.randint(1, 3)
         conv = _conv(draw, x, outputs, draw.choice((1, 1, 2, 3)))
@@ -97,6 +97,10 @@ def _layer(draw: random.Random, x: Tensor) -> nn.Module:
         padding = (draw.randint(0, kernel[0] // 2), draw.randint(0, kernel[1] // 2))
         pool = draw.choice((nn.MaxPool2d, nn.AvgPool2d))
         return nn.Sequential(pool(kernel, draw.randint(1, 3), padding), *_maybe(draw, nn.ReLU()))
+    if kind == "pooled" and min(x.shape[2:]) > 1:
+        conv = _conv(draw, x, channels * draw.randint(1, 3), 1)
+        large = all(size > 1 for size in conv(x).shape[2:])
+        return nn.Sequential(conv, *_maybe(draw, nn.ReLU()), *([nn.MaxPool2d(2)] if large else ()), nn.ReLU())
     if kind == "residual":
         outputs = draw.choice((channels, 4, 9))
         stride = 1 if outputs == channels else draw.choice((1, 2))

@@ -54,7 +54,7 @@ def test_every_round_has_a_turn_for_each_and_the_first_call_of_a_turn_does_not_c
 
     def lane(name: str) -> _Lane:
         route = fake(name, lambda x: cast(np.ndarray, calls.append(name)) or x)
-        return _Lane({"threads": 1}, route, route.open(Artefact(Path(), 0), 1), np.zeros((1, 1), np.float32))
+        return _Lane({"threads": 1}, route, route.open(Artefact(Path(), 0), 1), [np.zeros((1, 1), np.float32)])
 
     lanes = [lane("a"), lane("b")]
     _time_in_turns(lanes, 1e-9, Progress())
@@ -64,12 +64,22 @@ def test_every_round_has_a_turn_for_each_and_the_first_call_of_a_turn_does_not_c
     assert [len(lane.times) for lane in lanes] == [len(lane.clock) for lane in lanes] == [ROUNDS, ROUNDS]
 
 
+def test_each_call_takes_the_next_images() -> None:
+    seen: list[int] = []
+    batches = [np.full((1, 1), number, np.float32) for number in range(3)]
+    route = fake("seen", lambda x: cast(np.ndarray, seen.append(int(x[0, 0]))) or x)
+    lane = _Lane({"threads": 1}, route, route.open(Artefact(Path(), 0), 1), batches)
+    for _ in range(4):
+        lane.turn(0.0)
+    assert seen[1::2] == [0, 1, 2, 0]  # the others are those that do not count
+
+
 def test_with_one_thread_the_processor_counts_and_with_several_the_clock() -> None:
     def wait(x: np.ndarray) -> np.ndarray:
         time.sleep(0.02)
         return x
 
-    lanes = [_Lane({"threads": count}, ROUTES["openvino"], wait, np.zeros((1, 1), np.float32)) for count in (1, 2)]
+    lanes = [_Lane({"threads": count}, ROUTES["openvino"], wait, [np.zeros((1, 1), np.float32)]) for count in (1, 2)]
     for lane in lanes:
         lane.turn(0.0)
         lane.note()
@@ -80,8 +90,8 @@ def test_with_one_thread_the_processor_counts_and_with_several_the_clock() -> No
 def test_the_figures_are_the_median_and_the_95th_percentile() -> None:
     row: dict[str, Any] = {"threads": 1}
     times = [number / 1000 for number in range(1, 22)]
-    one = _Lane(row, ROUTES["torch"], lambda x: x, np.zeros((1, 1), np.float32), times)
-    many = _Lane(row, ROUTES["torch"], lambda x: x, np.zeros((5, 1), np.float32), [0.1, 0.2, 0.9])
+    one = _Lane(row, ROUTES["torch"], lambda x: x, [np.zeros((1, 1), np.float32)], times)
+    many = _Lane(row, ROUTES["torch"], lambda x: x, [np.zeros((5, 1), np.float32)], [0.1, 0.2, 0.9])
     many.note()
     one.note()
     assert (row["milliseconds"], row["milliseconds_95"], row["images_per_second"]) == (11.0, 20.0, 25.0)

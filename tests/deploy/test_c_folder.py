@@ -18,8 +18,10 @@ import torch
 from torch import Tensor, nn
 
 from pwoa.deploy.c import load_c, write_c
+from pwoa.devices import using_threads
 from pwoa.errors import InputError
 from pwoa.models.architectures.registry import ARCHITECTURES, build
+from pwoa.models.compiled import CModel
 from pwoa.models.load import load_model
 from tests.deploy.networks import random_network
 
@@ -152,6 +154,10 @@ def test_arrays_and_tensors_give_the_same(lenet: tuple[Path, nn.Module, Tensor])
     turned = images.transpose(2, 3).contiguous().transpose(2, 3)  # not contiguous
     assert torch.equal(compiled(turned), logits)
     assert compiled(images[:0]).shape == (0, 10)
+    first = compiled(images[:1])
+    assert torch.equal(compiled(turned[1:2]), logits[1:2])  # and what was returned before stays as it is
+    assert torch.equal(first, logits[:1])
+    assert compiled._weights.ctypes.data % 64 == 0
 
 
 @pytest.mark.parametrize("seed", [1, 5, 9])
@@ -164,6 +170,15 @@ def test_threads_give_the_same_bits(seed: int, tmp_path: Path) -> None:
         several = load_c(tmp_path / "c", threads)
         for _ in range(20):
             assert torch.equal(several(images), one)
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3, 8])
+def test_images_are_shared_among_the_threads_of_torch(threads: int, lenet: tuple[Path, nn.Module, Tensor]) -> None:
+    network, images = CModel(lenet[0]), lenet[2]
+    with using_threads(threads):
+        assert torch.equal(network(images), load_c(lenet[0])(images))
+        assert torch.equal(network(images[:3]), load_c(lenet[0])(images[:3]))
+        assert network(images[:0]).shape == (0, 10)
 
 
 def test_a_model_may_be_called_from_several_threads(lenet: tuple[Path, nn.Module, Tensor]) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from pwoa.deploy.c.blob import checksum
 from pwoa.deploy.c.layout import ADD, KINDS, SCATTER
@@ -33,12 +34,21 @@ def sanitized(build: Build) -> Program:
 
 
 def test_the_networks_have_every_kind_of_step(networks: list[Path]) -> None:
-    kinds: set[int] = set()
-    for weights in networks[::2]:
-        words = np.frombuffer(weights.read_bytes(), "<u4")
-        steps, start = int(words[7]), int(words[11]) * 16
-        kinds.update(words[start : start + 20 * steps : 20].tolist())
-    assert kinds == {*KINDS.values(), ADD, SCATTER}
+    steps = np.concatenate([steps_of(weights) for weights in networks[::2]])
+    kinds, pooled, scattered = steps[:, 0], steps[:, 18], steps[steps[:, 0] == SCATTER]
+    assert set(kinds.tolist()) == {*KINDS.values(), ADD, SCATTER}
+    assert 10 < np.count_nonzero(pooled) < np.count_nonzero(kinds == KINDS["convolution"])
+    eights, singles = scattered[:, 11], scattered[:, 15]
+    assert len(scattered) >= 10
+    assert np.count_nonzero(eights) >= 5
+    assert np.count_nonzero(singles) >= 5
+
+
+def steps_of(weights: Path) -> NDArray[np.uint32]:
+    """Return the table of operators, a row each."""
+    words = np.frombuffer(weights.read_bytes(), "<u4")
+    start = int(words[11]) * 16
+    return words[start : start + 20 * int(words[7])].reshape(-1, 20)
 
 
 def test_networks_are_right_under_sanitizers_with_two_threads(sanitized: Program, networks: list[Path]) -> None:

@@ -180,12 +180,12 @@ class BenchFolder(Folder):
 
 @dataclass
 class _Lane:
-    """What is timed in a turn: a call with so many images."""
+    """What is timed in a turn: a call with so many images, each time the next ones."""
 
     row: Row
     route: Route
     call: Call
-    x: np.ndarray
+    batches: Sequence[np.ndarray]
     times: list[float] = field(default_factory=list)
     clock: list[float] = field(default_factory=list)
 
@@ -193,11 +193,12 @@ class _Lane:
         """Call once, for what others have pushed out of the caches, then take times for so long."""
         own = time.process_time if self.row["threads"] == 1 else time.perf_counter
         with self.route.threads(self.row["threads"]):
-            self.call(self.x)
+            self.call(self.batches[0])
             begin = before = time.perf_counter()
             while before - begin < seconds or before == begin:
+                x = self.batches[len(self.times) % len(self.batches)]
                 start = own()
-                self.call(self.x)
+                self.call(x)
                 self.times.append(own() - start)
                 now = time.perf_counter()
                 self.clock.append(now - before)
@@ -205,9 +206,9 @@ class _Lane:
 
     def note(self) -> None:
         """Write what the times come to into the row."""
-        middle = median(self.times)
-        self.row.setdefault("images_per_second", round(len(self.x) / middle, 2))
-        if len(self.x) == 1:
+        middle, batch = median(self.times), len(self.batches[0])
+        self.row.setdefault("images_per_second", round(batch / middle, 2))
+        if batch == 1:
             high = quantiles(self.times, n=20, method="inclusive")[-1] if len(self.times) > 1 else middle
             self.row |= {"milliseconds": round(1000 * middle, 5), "milliseconds_95": round(1000 * high, 5)}
 
@@ -245,10 +246,15 @@ class _Stand:
                     row |= compared(call, network, x[: self.images], self.batch)
                 rows.append(row)
                 sizes = dict.fromkeys((self.batch, 1))  # the throughput is that of the first
-                lanes += [_Lane(row, route, call, np.ascontiguousarray(x[:n].numpy())) for n in sizes]
+                lanes += [_Lane(row, route, call, _batches(x.numpy(), n)) for n in sizes]
         except Exception as error:  # of a user's own network, or of any of these libraries
             return [{**head, "threads": threads, "error": first_line(error)} for threads in counts], []
         return rows, lanes
+
+
+def _batches(x: np.ndarray, size: int) -> list[np.ndarray]:
+    """Cut images into batches of one size; what is left over takes no part."""
+    return [np.ascontiguousarray(x[first : first + size]) for first in range(0, len(x) - size + 1, size)]
 
 
 def _time_in_turns(lanes: Sequence[_Lane], seconds: float, progress: Progress) -> None:

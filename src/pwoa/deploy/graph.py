@@ -22,7 +22,7 @@ class Operator:
     """y = relu(f(input) + residual), where f is of the kind and the others are parts of it that are not always there.
 
     kind: `convolution`, `linear`, `affine` (scale and shift of each channel), `maximum`, `average`, `mean` (of whole
-    planes) or `flatten`.
+    planes) or `flatten`. pooled: a convolution ends with the largest of each two by two places.
     """
 
     kind: str
@@ -38,6 +38,19 @@ class Operator:
     padding: Pair = (0, 0)
     dilation: Pair = (1, 1)
     groups: int = 1
+    pooled: bool = False
+
+    @property
+    def pace(self) -> Pair:
+        """Return how many rows and columns of its input it goes on for the next place of its output."""
+        return (2 * self.stride[0], 2 * self.stride[1]) if self.pooled else self.stride
+
+    @property
+    def reach(self) -> Pair:
+        """Return how many rows and columns there are from the first to the last that it reads for a place."""
+        reach = [d * (k - 1) for d, k in zip(self.dilation, self.kernel, strict=True)]
+        more = self.stride if self.pooled else (0, 0)
+        return reach[0] + more[0], reach[1] + more[1]
 
     @property
     def inputs(self) -> tuple[int, ...]:
@@ -69,6 +82,7 @@ class Graph:
         for op in self.operators:
             if op.weight is not None:
                 places = math.prod(self.shapes[op.output][1:]) if op.kind == "convolution" else 1
+                places *= 4 if op.pooled else 1
                 total += int(op.weight.count_nonzero()) * places
         return total
 
@@ -78,10 +92,13 @@ def _affine(x: Tensor, op: Operator) -> Tensor:
     return x * cast(Tensor, op.scale).view(shape) + cast(Tensor, op.shift).view(shape)
 
 
+def _convolution(x: Tensor, op: Operator) -> Tensor:
+    y = F.conv2d(x, cast(Tensor, op.weight), op.shift, op.stride, op.padding, op.dilation, op.groups)
+    return F.max_pool2d(y, 2) if op.pooled else y
+
+
 _MEANINGS: dict[str, Callable[[Tensor, Operator], Tensor]] = {
-    "convolution": lambda x, op: F.conv2d(
-        x, cast(Tensor, op.weight), op.shift, op.stride, op.padding, op.dilation, op.groups
-    ),
+    "convolution": _convolution,
     "linear": lambda x, op: F.linear(x, cast(Tensor, op.weight), op.shift),
     "affine": _affine,
     "maximum": lambda x, op: F.max_pool2d(x, op.kernel, op.stride, op.padding),

@@ -8,13 +8,14 @@ import shutil
 import subprocess
 import threading
 import weakref
+from concurrent.futures import ThreadPoolExecutor
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
-from torch import Tensor, from_numpy, is_grad_enabled, nn
+from torch import Tensor, cat, from_numpy, get_num_threads, is_grad_enabled, nn, split
 
 from pwoa.data.store import cache_root
 from pwoa.errors import InputError, brief, printable
@@ -29,6 +30,8 @@ FLAGS: tuple[str, ...] = ("-std=c11", "-O3", "-ffp-contract=fast", "-DMODEL_THRE
 HERE = "-march=native"
 LARGEST = 4 << 30
 """Bytes of weights."""
+LINE = 64
+"""Bytes of a line of the cache."""
 MOST_THREADS = 256
 Images = TypeVar("Images", Tensor, NDArray[np.float32])
 
@@ -62,7 +65,7 @@ class CompiledModel:
     """
 
     def __init__(self, library: ctypes.CDLL, weights: bytes, threads: int, artefact: dict[str, Any]) -> None:
-        self.artefact, self._library, self._weights = artefact, library, np.frombuffer(weights, np.uint8)
+        self.artefact, self._library, self._weights = artefact, library, _aligned(weights)
         self._lock, why = threading.Lock(), ctypes.c_char_p()
         net = library.model_open(self._weights.ctypes.data, len(weights), ctypes.byref(why))
         if not net:
@@ -76,6 +79,8 @@ class CompiledModel:
         self.shape = (shape.channels, shape.height, shape.width)
         self.classes = int(shape.classes)
         self._wanted = "[N, {}, {}, {}]".format(*self.shape)
+        self._image, self._logits = np.empty((1, *self.shape), np.float32), np.empty((1, self.classes), np.float32)
+        self._one = (self._state, self._image.ctypes.data, 1, self._logits.ctypes.data)
 
     def __call__(self, images: Images) -> Images:
         if isinstance(images, Tensor):
@@ -87,11 +92,24 @@ class CompiledModel:
             raise InputError(f"images are a float32 array or tensor {self._wanted}, not a {type(images).__name__}")
         if images.ndim != 4 or images.shape[1:] != self.shape or images.dtype != np.float32:
             raise InputError(f"images are float32 {self._wanted}, not {images.dtype} {list(images.shape)}")
+        if len(images) == 1:  # where to find an array takes numpy longer than to copy an image
+            with self._lock:
+                np.copyto(self._image, images)
+                self._library.model_run(*self._one)
+                return self._logits.copy()
         images = np.ascontiguousarray(images)
         logits = np.empty((len(images), self.classes), np.float32)
         with self._lock:
             self._library.model_run(self._state, images.ctypes.data, len(images), logits.ctypes.data)
         return logits
+
+
+def _aligned(content: bytes) -> NDArray[np.uint8]:
+    """Copy bytes to where a line of the cache begins, so that no vector of them lies in two."""
+    room = np.empty(len(content) + LINE, np.uint8)
+    first = -room.ctypes.data % LINE
+    room[first : first + len(content)] = np.frombuffer(content, np.uint8)
+    return room[first : first + len(content)]
 
 
 def is_c(folder: str | Path) -> bool:
@@ -105,8 +123,9 @@ def is_c(folder: str | Path) -> bool:
 class CModel(nn.Module):
     """A folder of C as a network without parameters, like that of an .onnx file: logits, and no gradients.
 
-    Its code is compiled and run, so it is for folders that a user names, never for one that a file names, and only if
-    the code is our own: a folder of a stranger looks like any other.
+    Many images are shared among as many threads as torch has. Its code is compiled and run, so it is for folders that a
+    user names, never for one that a file names, and only if the code is our own: a folder of a stranger looks like any
+    other.
     """
 
     differentiable = False
@@ -118,6 +137,7 @@ class CModel(nn.Module):
         _check_code(self.path)
         self.call = load_c(folder)
         self.fingerprint = identity(folder)
+        self._more: list[CompiledModel] = []
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "CModel":
         return self
@@ -125,7 +145,16 @@ class CModel(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         if x.requires_grad and is_grad_enabled():
             raise InputError(f"{self.path} is C code, which has no gradients; attack it by square or transfer")
-        return self.call(x)
+        parts = split(x, max(-(-len(x) // get_num_threads()), 1))
+        if len(parts) == 1:
+            return self.call(x)
+        self._more += [load_c(self.path) for _ in range(len(parts) - 1 - len(self._more))]
+        with ThreadPoolExecutor(len(parts)) as pool:  # a thread computes images, which needs no waiting for the others
+            return cat(list(pool.map(_answer, (self.call, *self._more), parts)))
+
+
+def _answer(call: CompiledModel, images: Tensor) -> Tensor:
+    return call(images)
 
 
 def _check_code(folder: Path) -> None:

@@ -11,14 +11,19 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from pwoa.deploy.c.layout import KINDS, LANES, MOST, SCATTER, Place, Step, plan
+from pwoa.deploy.c.rewriting import rewrite
 from pwoa.deploy.graph import Graph, Operator, Pair
 
 NONE = 0xFFFFFFFF
-MAGIC, VERSION = 0x4F575043, 1
+MAGIC, VERSION = 0x4F575043, 2
 CACHE = 48 << 10
 """Bytes that the input of a segment of channels may have: about those of the fastest cache."""
+MOST_POOLED = 3 * CACHE
+"""Bytes that the input of a convolution with pooling may have, which is not cut into segments."""
 FEWEST = 40
 """A segment has at least so many weights for an output channel, on average: to begin with one costs time, too."""
+EIGHT, FEWEST_OF_EIGHT = 8, 3
+"""Outputs of a linear layer that lie side by side are stored together, with zeros, if so many of them have a weight."""
 FIRST, LAST = 1, 2
 Array = NDArray[np.generic]
 
@@ -30,7 +35,7 @@ def _numbers(values: Tensor | None) -> NDArray[np.float32]:
 
 def pack(graph: Graph) -> bytes:
     """Return a network as model.c reads it."""
-    steps = plan(graph).steps
+    steps = _steps(graph)
     tensors = [steps[0].input] if steps else []
     for one in steps:
         one.output.index = len(tensors)
@@ -42,6 +47,17 @@ def pack(graph: Graph) -> bytes:
     operators = blob.append(np.array(records, np.uint32))
     header = (len(tensors), len(steps), len(tensors) - 1, workspace, shapes, operators, 0, 0, 0, 0)
     return blob.sealed(header)
+
+
+def _steps(graph: Graph) -> list[Step]:
+    """Lay the network out, with pooling in those convolutions that are small enough for it."""
+    large = set[int]()
+    while True:
+        steps = plan(rewrite(graph, without_pooling=large)).steps
+        found = {one.of.output for one in steps if one.of is not None and _too_large(one)}
+        if not found:
+            return steps
+        large |= found
 
 
 class _Blob:
@@ -108,30 +124,72 @@ def _record(one: Step, blob: _Blob) -> tuple[int, ...]:
     elif one.kind == KINDS["convolution"]:
         arrays = _convolution(op, one, blob)
     elif one.kind == SCATTER:
-        columns = np.ascontiguousarray(_numbers(op.weight).T)
-        there = columns != 0
-        counts, places = there.sum(1).astype(np.uint16), np.nonzero(there)[1].astype(np.uint16)
-        arrays = (0, 0, *map(blob.append, (counts, places, columns[there])), len(places))
+        arrays = _columns(_numbers(op.weight), blob)
     elif one.kind == KINDS["linear"]:
         weight = _numbers(op.weight)
         arrays = _nonzeros(weight, np.arange(weight.shape[1]), 1, MOST, 1, blob)
-    return (*head, *window, base, *arrays, scale, shift, 0, 0)
+    return (*head, *window, base, *arrays, scale, shift, int(op.pooled), 0)
+
+
+def _columns(weight: NDArray[np.float32], blob: _Blob) -> tuple[int, ...]:
+    """Store the weights [outputs, inputs] that are not zero, input after input: eights, which are eight outputs side by
+    side with a few weights or more, and the other weights one by one.
+
+    Returns the words from `segments` to `nonzeros`: `segments` are the eights' places, `nonzeros` counts the others.
+    """
+    columns = np.ascontiguousarray(np.pad(weight, ((0, -len(weight) % EIGHT), (0, 0))).T)
+    eights = columns.reshape(len(columns), -1, EIGHT)
+    full = np.count_nonzero(eights, 2) >= FEWEST_OF_EIGHT
+    alone = (columns != 0) & ~full.repeat(EIGHT, 1)
+    counts = np.stack([full.sum(1), alone.sum(1)], 1).astype(np.uint16)
+    places, outputs = (np.nonzero(there)[1].astype(np.uint16) for there in (full, alone))
+    weights = np.concatenate([eights[full].flatten(), columns[alone]])
+    where = map(blob.append, (counts, outputs, weights))
+    return (blob.append(places), len(places), *where, len(outputs))
 
 
 def _convolution(op: Operator, one: Step, blob: _Blob) -> tuple[int, ...]:
-    weight, (_, wide) = _numbers(op.weight), one.input.size
+    weight = _numbers(op.weight)
     outputs, channels, high, broad = weight.shape
-    plane = one.input.plane
-    rows, columns = np.arange(high) * op.dilation[0] * wide, np.arange(broad) * op.dilation[1]
-    taps = (rows[:, None] + columns).flatten()
-    offsets = (np.arange(channels)[:, None] * plane + taps).flatten()
-    block_rows, block_columns = _block(one.output.step or (1, 1))
-    touched = ((block_rows - 1) * op.stride[0] + high) * ((block_columns - 1) * op.stride[1] + broad)
-    part = np.count_nonzero(weight) / weight.size
-    fewest = math.ceil(FEWEST / max(part * high * broad, 1e-9))
-    span = (MOST - int(taps[-1])) // plane + 1
-    width = min(max(CACHE // (touched * LANES * 4), fewest, 1), channels, span, MOST // (high * broad))
-    return _nonzeros(weight.reshape(outputs, -1), offsets, op.groups, width * high * broad, high * broad, blob, plane)
+    offsets = (np.arange(channels)[:, None] * one.input.plane + _taps(op, one)).flatten()
+    width = channels if op.pooled else _segment(op, one)
+    taps = high * broad
+    return _nonzeros(weight.reshape(outputs, -1), offsets, op.groups, width * taps, taps, blob, one.input.plane)
+
+
+def _taps(op: Operator, one: Step) -> NDArray[np.int64]:
+    """Return where in an input plane the weights of a kernel read, in vectors from the first."""
+    rows, columns = (np.arange(count) * apart for count, apart in zip(op.kernel, op.dilation, strict=True))
+    return (rows[:, None] * one.input.size[1] + columns).flatten()
+
+
+def _segment(op: Operator, one: Step) -> int:
+    """Return how many channels a segment of a convolution has."""
+    assert op.weight is not None
+    channels, taps = op.weight.shape[1], math.prod(op.kernel)
+    part = int(op.weight.count_nonzero()) / op.weight.numel()
+    fewest = math.ceil(FEWEST / max(part * taps, 1e-9))
+    return min(max(CACHE // _touched(op, one), fewest, 1), channels, _most(op, one))
+
+
+def _most(op: Operator, one: Step) -> int:
+    """Return how many channels a segment can have: places and counts have 16 bits."""
+    return min((MOST - int(_taps(op, one)[-1])) // one.input.plane + 1, MOST // math.prod(op.kernel))
+
+
+def _touched(op: Operator, one: Step) -> int:
+    """Return how many bytes of an input channel are read for a block of places."""
+    step, each = one.output.step or (1, 1), 2 if op.pooled else 1
+    rows, columns = _block((each * step[0], each * step[1]))
+    return ((rows - 1) * op.stride[0] + op.kernel[0]) * ((columns - 1) * op.stride[1] + op.kernel[1]) * LANES * 4
+
+
+def _too_large(one: Step) -> bool:
+    """Tell whether a convolution cannot pool, for which it must have one segment."""
+    if one.of is None or not one.of.pooled or one.of.weight is None:
+        return False
+    channels = one.of.weight.shape[1]
+    return channels > _most(one.of, one) or channels * _touched(one.of, one) > MOST_POOLED
 
 
 def _block(step: Pair) -> Pair:

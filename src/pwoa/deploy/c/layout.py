@@ -36,6 +36,7 @@ class Place:
     before: Pair = (0, 0)
     after: Pair = (0, 0)
     outside: int = NOTHING
+    rows: int = 1
     born: int = -1
     dies: int = -1
     offset: int = 0
@@ -56,7 +57,7 @@ class Place:
     def vectors(self) -> int:
         """Return the size in vectors."""
         if self.step is None:
-            return -(-self.channels * self.height * self.width // LANES)
+            return self.rows * -(-self.channels * self.height * self.width // LANES)
         return self.channels * self.plane
 
     @property
@@ -177,7 +178,8 @@ class _Planner:
         else:
             kind = KINDS["dense" if part >= FULL else "linear"]
         residual = None if op.residual is None else self.flat(op.residual)
-        self.emit(kind, self.flat(op.input), self.add(op, Place(outputs, 1, 1)), residual, op)
+        place = Place(outputs, 1, 1, rows=2 if kind == SCATTER else 1)
+        self.emit(kind, self.flat(op.input), self.add(op, place), residual, op)
 
     def mean(self, op: Operator) -> None:
         tiles = self.tiled(op.input)
@@ -200,18 +202,19 @@ class _Planner:
         """Lay out a convolution or pooling: a window that slides over planes."""
         channels, height, width = self.graph.shapes[op.output]
         work = 0.6 * (channels * math.prod(op.kernel) if op.weight is None else int(op.weight.count_nonzero()))
+        work *= 4 if op.pooled else 1
         lowest = op.kind == "maximum" and op.input not in self.never_negative
         outside = NOTHING if not any(op.padding) else LOWEST if lowest else ZERO
         best = self.fitting(height, width)
         first = self.places[op.input][0]
-        anew = Place(first.channels, first.height, first.width, _times(best, op.stride), outside=outside)
+        anew = Place(first.channels, first.height, first.width, _times(best, op.pace), outside=outside)
         anew.widen(*_neighbours(op, best))
         choices: list[tuple[float, Place, Pair]] = [(work * math.prod(best) + 1.2 * anew.vectors * LANES, anew, best)]
         for place in self.places[op.input]:
-            if place.step is None or any(map(int.__mod__, place.step, op.stride)):
+            if place.step is None or any(map(int.__mod__, place.step, op.pace)):
                 continue
             if NOTHING in (place.outside, outside) or place.outside == outside:
-                step = (place.step[0] // op.stride[0], place.step[1] // op.stride[1])
+                step = (place.step[0] // op.pace[0], place.step[1] // op.pace[1])
                 if SIDE * step[0] >= height and SIDE * step[1] >= width:
                     choices.append((work * math.prod(step), place, step))
         _, input, step = min(choices, key=lambda choice: choice[0])
@@ -227,7 +230,8 @@ class _Planner:
     def end(self) -> None:
         """Let the last step write the logits, and nobody read them."""
         place, steps = self.flat(self.graph.output), self.plan.steps
-        if not steps or steps[-1].output is not place or place.born != place.dies:
+        last = steps[-1] if steps else None  # a scatter writes whole vectors, for which logits have no room
+        if last is None or last.output is not place or last.kind == SCATTER or place.born != place.dies:
             self.emit(KINDS["gather"], place, Place(place.channels, place.height, place.width))
         for other in {id(p): p for places in self.places.values() for p in places}.values():
             if other.step is not None and other.plane > MOST:
@@ -240,6 +244,5 @@ def _times(a: Pair, b: Pair) -> Pair:
 
 def _neighbours(op: Operator, step: Pair) -> tuple[Pair, Pair]:
     """Return how many rows and columns before and after its own a tile of the input needs for a tile of the output."""
-    reach = [d * (k - 1) for d, k in zip(op.dilation, op.kernel, strict=True)]
-    after = [max(0, r - p - s + 1) for r, p, s in zip(reach, op.padding, op.stride, strict=True)]
+    after = [max(0, r - p - s + 1) for r, p, s in zip(op.reach, op.padding, op.pace, strict=True)]
     return op.padding, (after[0], after[1])

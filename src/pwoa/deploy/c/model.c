@@ -21,6 +21,8 @@
 
 #define LANES 16 /* 4 x 4 tiles */
 #define SIDE 4
+#define AT_A_TIME 8 /* channels whose tiles get their edges */
+#define MOST_FOUND 256 /* numbers that are looked through at a time for those that are not zero */
 
 #if defined(__AVX512F__)
 #include <immintrin.h>
@@ -36,6 +38,7 @@
 #define WIDTH 4
 #define MOST_PLACES 2
 #endif
+#define MOST_POOLED (MOST_PLACES < 4 ? 4 : MOST_PLACES)
 #define PIECES (LANES / WIDTH) /* registers a place */
 #define INLINE static inline __attribute__((always_inline))
 #define UNROLL _Pragma("GCC unroll 16")
@@ -48,7 +51,7 @@ typedef float four __attribute__((vector_size(16), may_alias, aligned(4)));
 typedef float row4 __attribute__((vector_size(16), may_alias)); /* a row of tiles */
 #endif
 
-enum { MAGIC = 0x4f575043, VERSION = 1, HEADER = 16 };
+enum { MAGIC = 0x4f575043, VERSION = 2, HEADER = 16 };
 #define NONE UINT32_MAX
 enum { FLAT = 0, TILED = 1 };
 enum { GATHER, CONVOLVE, AFFINE, MAXIMUM, AVERAGE, MEAN, LINEAR, DENSE, ADD, SCATTER, KINDS };
@@ -72,10 +75,12 @@ typedef struct {
     uint32_t segments, segment_count;
     uint32_t counts, offsets, weights, nonzeros; /* arrays: where they are, in units of 64 bytes */
     uint32_t scale, shift;        /* bias is a shift; NONE if there is none */
-    uint32_t spare[2];
+    uint32_t pooled;              /* whether a convolution ends with the largest of each two by two places */
+    uint32_t spare;
 } operator;
 
 typedef struct { uint32_t input, first_output, outputs, flags; } segment;
+typedef struct { uint32_t eight, single; } start;
 typedef struct {                  /* a vector of neighbours: which, of which, and from how many tiles away */
     uint32_t to, from;
     int32_t down, right;
@@ -96,6 +101,9 @@ typedef struct {
     const float *weights, *scale, *shift;
     const uint16_t *counts, *offsets;
     const segment *segments;
+    const uint16_t *eights;       /* of SCATTER: eight outputs each, from 8 times the place on */
+    const float *eight_weights;
+    start *starts;                /* of SCATTER: the first eight and weight of each input, and where the last ends */
     int32_t *table;               /* of GATHER: from where each float of a plane comes, -1 for none */
 } step;
 
@@ -133,6 +141,9 @@ static float *output_of(const place_of_work *at, uint32_t index)
     return index == at->net->output ? at->logits : at->workspace + (size_t)at->net->tensors[index].s.offset * LANES;
 }
 
+/* The floats that a row takes in the workspace. */
+static size_t whole_vectors(size_t floats) { return (floats + LANES - 1) / LANES * LANES; }
+
 /* The first place of a tile's own rows, in a channel. */
 static size_t own_row(const tensor *t, uint32_t channel, uint32_t y)
 {
@@ -141,6 +152,11 @@ static size_t own_row(const tensor *t, uint32_t channel, uint32_t y)
 
 INLINE vec all(float value) { return value - (vec){0}; }
 INLINE vec positive(vec x) { return (vec)((bits)x & ~(bits)(x < all(0))); } /* NaN stays */
+INLINE vec larger(vec a, vec b) /* NaN stays */
+{
+    const bits second = (bits)(b > a) | (bits)(b != b);
+    return (vec)(((bits)b & second) | ((bits)a & ~second));
+}
 INLINE float positive1(float x) { return x < 0 ? 0 : x; }
 
 /* ---- The edges of tiles ---- */
@@ -182,22 +198,24 @@ static void shift_edges(float *planes, size_t plane, uint32_t channels, const ed
 }
 #endif
 
-/* After some channels of a tiled tensor are written: clear what is outside the image, and copy the tiles' edges. */
+/* After some channels of a tiled tensor are written: clear what is outside the image, and copy the tiles' edges. A few
+   channels at a time, which stay in the fastest cache. */
 static void finish(const tensor *t, float *planes, range channels)
 {
     const float fill = t->s.outside == LOWEST ? -__builtin_inff() : 0;
-    planes += channels.from * t->plane;
-    for (size_t i = 0; i < t->cut_count; i++)
-        for (int k = 0; k < PIECES; k++) {
-            float *p = planes + (size_t)t->cuts[i].place * LANES + k * WIDTH;
-            bits keep;
-            memcpy(&keep, t->cuts[i].keep + k * WIDTH, sizeof keep);
-            const bits other = (bits)all(fill) & ~keep;
-            for (uint32_t c = channels.from; c < channels.to; c++, p += t->plane)
-                *(bits *)p = (*(bits *)p & keep) | other;
-        }
-    for (size_t i = 0; i < t->edge_count; i++)
-        shift_edges(planes, t->plane, channels.to - channels.from, t->edges + i, fill);
+    for (uint32_t first = channels.from, count; first < channels.to; first += count) {
+        float *few = planes + first * t->plane;
+        count = channels.to - first < AT_A_TIME ? channels.to - first : AT_A_TIME;
+        for (size_t i = 0; i < t->cut_count; i++)
+            for (int k = 0; k < PIECES; k++) {
+                float *p = few + (size_t)t->cuts[i].place * LANES + k * WIDTH;
+                bits keep;
+                memcpy(&keep, t->cuts[i].keep + k * WIDTH, sizeof keep);
+                const bits other = (bits)all(fill) & ~keep;
+                for (uint32_t c = 0; c < count; c++, p += t->plane) *(bits *)p = (*(bits *)p & keep) | other;
+            }
+        for (size_t i = 0; i < t->edge_count; i++) shift_edges(few, t->plane, count, t->edges + i, fill);
+    }
 }
 
 /* ---- Convolution ---- */
@@ -216,19 +234,19 @@ typedef struct {
 
 /* Compute `rows` x `columns` places of all output channels, from one segment of input channels.
    With few places, several weights go into sums of their own, or the sums' latency would be the speed. */
-INLINE void convolve_block(const block *b, const int rows, const int columns, const size_t step)
+INLINE void convolve_block(const block *b, const int rows, const int columns, const size_t step, const int pooled)
 {
     const int sums = rows * columns * PIECES, sets = sums >= 8 ? 1 : sums >= 4 ? 2 : sums >= 2 ? 4 : 8;
     const uint16_t *offset = b->offsets;
     const float *weight = b->weights;
-    if (rows * columns > MOST_PLACES)
+    if (rows * columns > (pooled ? MOST_POOLED : MOST_PLACES))
         return;
     for (uint32_t o = 0; o < b->outputs; o++) {
         vec sum[16];
         float *output = b->output + o * b->output_plane;
         UNROLL for (int i = 0; i < rows * columns; i++) {
             UNROLL for (int k = 0; k < PIECES; k++)
-                sum[i * PIECES + k] = b->first ? all(b->bias[o])
+                sum[i * PIECES + k] = pooled || b->first ? all(b->bias[o])
                     : *(const vec *)(output + (i / columns) * b->output_row + (i % columns) * LANES + k * WIDTH);
         }
         UNROLL for (int i = sums; i < sums * sets; i++) sum[i] = all(0);
@@ -269,6 +287,16 @@ INLINE void convolve_block(const block *b, const int rows, const int columns, co
         if (b->last && b->relu) {
             UNROLL for (int i = 0; i < sums; i++) sum[i] = positive(sum[i]);
         }
+        if (pooled) { /* the largest of two by two */
+            UNROLL for (int i = 0; i < rows * columns / 4; i++) {
+                const int corner = i / (columns / 2) * 2 * columns + i % (columns / 2) * 2;
+                UNROLL for (int k = 0; k < PIECES; k++)
+                    *(vec *)(output + (i / (columns / 2)) * b->output_row + (i % (columns / 2)) * LANES + k * WIDTH) =
+                        larger(larger(sum[corner * PIECES + k], sum[(corner + 1) * PIECES + k]),
+                               larger(sum[(corner + columns) * PIECES + k], sum[(corner + columns + 1) * PIECES + k]));
+            }
+            continue;
+        }
         UNROLL for (int i = 0; i < rows * columns; i++) {
             UNROLL for (int k = 0; k < PIECES; k++)
                 *(vec *)(output + (i / columns) * b->output_row + (i % columns) * LANES + k * WIDTH) =
@@ -279,8 +307,8 @@ INLINE void convolve_block(const block *b, const int rows, const int columns, co
 
 typedef void kernel(const block *);
 #define BLOCK(rows, columns)                                                                                    \
-    static void convolve_##rows##x##columns(const block *b) { convolve_block(b, rows, columns, LANES); }       \
-    static void convolve_##rows##x##columns##_two(const block *b) { convolve_block(b, rows, columns, 2 * LANES); }
+    static void convolve_##rows##x##columns(const block *b) { convolve_block(b, rows, columns, LANES, 0); }    \
+    static void convolve_##rows##x##columns##_two(const block *b) { convolve_block(b, rows, columns, 2 * LANES, 0); }
 #define NAMES(rows, columns) {convolve_##rows##x##columns, convolve_##rows##x##columns##_two}
 BLOCK(1, 1) BLOCK(1, 2) BLOCK(1, 3) BLOCK(1, 4) BLOCK(1, 5) BLOCK(1, 6) BLOCK(1, 7) BLOCK(1, 8)
 BLOCK(2, 1) BLOCK(2, 2) BLOCK(2, 3) BLOCK(2, 4) BLOCK(2, 5) BLOCK(2, 6) BLOCK(2, 7) BLOCK(2, 8)
@@ -290,6 +318,10 @@ static kernel *const KERNELS[3][8][2] = {
     {NAMES(2, 1), NAMES(2, 2), NAMES(2, 3), NAMES(2, 4), NAMES(2, 5), NAMES(2, 6), NAMES(2, 7), NAMES(2, 8)},
     {NAMES(4, 1), NAMES(4, 2), NAMES(4, 3), NAMES(4, 4)},
 };
+#define POOLED(rows, columns)                                                                                   \
+    static void pool_##rows##x##columns(const block *b) { convolve_block(b, rows, columns, LANES, 1); }
+POOLED(2, 2) POOLED(2, 4) POOLED(2, 6) POOLED(2, 8) POOLED(4, 2) POOLED(4, 4)
+static kernel *const POOLING[2][4] = {{pool_2x2, pool_2x4, pool_2x6, pool_2x8}, {pool_4x2, pool_4x4}};
 
 static uint32_t sum_of(const uint16_t *counts, uint32_t from, uint32_t to)
 {
@@ -342,23 +374,26 @@ static void convolve(const place_of_work *at, const step *op)
     b.output_plane = out->plane, b.relu = op->o.relu;
     if (res)
         b.residual_row = (size_t)res->s.wide * LANES, b.residual_plane = res->plane;
-    for (uint32_t y = 0, rows; y < out->s.step_y; y += rows) {
-        rows = 1;
-        for (uint32_t x = 0, columns; x < out->s.step_x; x += columns) {
-            uint32_t left_x = out->s.step_x - x, left_y = out->s.step_y - y;
+    const uint32_t pooled = op->o.pooled, each = pooled ? 2 : 1, most = pooled ? MOST_POOLED : MOST_PLACES;
+    const uint32_t high = each * out->s.step_y, broad = each * out->s.step_x;
+    for (uint32_t y = 0, rows; y < high; y += rows) {
+        rows = each;
+        for (uint32_t x = 0, columns; x < broad; x += columns) {
+            uint32_t left_x = broad - x, left_y = high - y;
             columns = left_x < 8 ? left_x : 8;
             if (stride_x > 2)
                 columns = 1;
-            if (columns > MOST_PLACES)
-                columns = MOST_PLACES;
+            if (columns > most / each)
+                columns = most / each;
             if (x == 0) /* the same rows for the whole line of blocks */
-                for (int r = 2; r <= 4; r *= 2)
-                    if ((uint32_t)r <= left_y && (uint32_t)r * columns <= MOST_PLACES)
-                        rows = (uint32_t)r;
-            kernel *run = KERNELS[rows / 2][columns - 1][stride_x == 2];
+                for (uint32_t r = 2; r <= 4; r *= 2)
+                    if (r <= left_y && r * columns <= most)
+                        rows = r;
+            kernel *run = pooled ? POOLING[rows / 4][columns / 2 - 1] : KERNELS[rows / 2][columns - 1][stride_x == 2];
             convolve_places(at, op, b, run, own,
                             (op->o.base + ((size_t)y * stride_y) * in->s.wide + (size_t)x * stride_x) * LANES,
-                            own_row(out, 0, y) + (size_t)x * LANES, res ? own_row(res, 0, y) + (size_t)x * LANES : 0);
+                            own_row(out, 0, y / each) + (size_t)(x / each) * LANES,
+                            res ? own_row(res, 0, y) + (size_t)x * LANES : 0);
         }
     }
     finish(out, output_of(at, op->o.output), own);
@@ -420,11 +455,10 @@ INLINE void pool_planes(const place_of_work *at, const step *op, const uint32_t 
                 for (uint32_t i = 0; i < kernel_y; i++)
                     for (uint32_t j = i ? 0 : 1; j < kernel_x; j++) {
                         const vec next = *(const vec *)(corner + i * below + (size_t)j * LANES);
-                        const bits larger = (bits)(next > value) | (bits)(next != next);
                         if (average)
                             value += next;
                         else
-                            value = (vec)(((bits)next & larger) | ((bits)value & ~larger));
+                            value = larger(value, next);
                     }
                 if (average)
                     value *= part;
@@ -503,33 +537,82 @@ static void linear(const place_of_work *at, const step *op)
     }
 }
 
-/* A linear layer after a ReLU: for each input that is not zero, its weights go to the outputs they are for. One thread
-   does it all: an output's sum must not depend on how many there are. */
+/* The places of the numbers that are not zero, of at most MOST_FOUND. */
+#if WIDTH == 16
+static uint32_t find_nonzeros(const float *x, uint32_t count, uint32_t *found)
+{
+    const __m512i lanes = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < count; i += LANES) {
+        const __mmask16 there = (__mmask16)(count - i < LANES ? (1u << (count - i)) - 1 : 0xffff);
+        const __m512 values = _mm512_maskz_loadu_ps(there, x + i);
+        const __mmask16 keep = _mm512_cmp_ps_mask(values, _mm512_setzero_ps(), _CMP_NEQ_UQ);
+        const __m512i places = _mm512_add_epi32(lanes, _mm512_set1_epi32((int)i));
+        _mm512_storeu_si512(found + n, _mm512_maskz_compress_epi32(keep, places));
+        n += (uint32_t)__builtin_popcount(keep);
+    }
+    return n;
+}
+#else
+static uint32_t find_nonzeros(const float *x, uint32_t count, uint32_t *found)
+{
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < count; i++) found[n] = i, n += x[i] != 0;
+    return n;
+}
+#endif
+
+typedef float eight __attribute__((vector_size(32), may_alias, aligned(4)));
+
+/* Add x times the weights of an input to the outputs they are for: eight that lie side by side, or one alone. */
+INLINE void add_eights(const uint16_t *place, const uint16_t *end, const float *weight, float x, float *to)
+{
+    for (; place < end; place++, weight += 8) {
+        eight *sums = (eight *)(to + 8 * (size_t)*place);
+        *sums += *(const eight *)weight * x;
+    }
+}
+
+INLINE void add_singles(const uint16_t *output, const uint16_t *end, const float *weight, float x, float *to)
+{
+    for (; output + 4 <= end; output += 4, weight += 4) { /* four different outputs */
+        const four w = *(const four *)weight * x;
+        float *a = to + output[0], *b = to + output[1], *c = to + output[2], *d = to + output[3];
+        const float sum_a = *a + w[0], sum_b = *b + w[1], sum_c = *c + w[2], sum_d = *d + w[3];
+        *a = sum_a, *b = sum_b, *c = sum_c, *d = sum_d;
+    }
+    for (; output < end; output++, weight++) to[*output] += *weight * x;
+}
+
+/* A linear layer after a ReLU: for each input that is not zero, its weights go to the outputs they are for. Eights and
+   single weights have sums of their own: a load that is wider than the store before it has to wait. One thread does it
+   all: an output's sum must not depend on how many there are. */
 static void scatter(const place_of_work *at, const step *op)
 {
-    const size_t inputs = at->net->tensors[op->o.input].floats, outputs = at->net->tensors[op->o.output].floats;
-    const float *from = input_of(at, op->o.input), *weight = op->weights;
+    const uint32_t inputs = (uint32_t)at->net->tensors[op->o.input].floats;
+    const size_t outputs = at->net->tensors[op->o.output].floats;
+    const float *from = input_of(at, op->o.input), *weights = op->weights, *eight_weights = op->eight_weights;
     const float *added = op->o.residual == NONE ? NULL : input_of(at, op->o.residual);
-    const uint16_t *output = op->offsets;
-    float *to = output_of(at, op->o.output);
+    const uint16_t *eights = op->eights, *offsets = op->offsets;
+    const start *starts = op->starts;
+    float *to = output_of(at, op->o.output), *wide = to + whole_vectors(outputs);
+    uint32_t found[MOST_FOUND + LANES];
     if (at->part)
         return;
     memcpy(to, op->shift, outputs * sizeof *to);
-    for (size_t i = 0; i < inputs; output += op->counts[i], weight += op->counts[i], i++) {
-        const float x = from[i];
-        uint32_t j = 0, n = op->counts[i];
-        if (x == 0)
-            continue;
-        for (; j + 4 <= n; j += 4) { /* four different outputs */
-            const four w = *(const four *)(weight + j) * x;
-            float *a = to + output[j], *b = to + output[j + 1], *c = to + output[j + 2], *d = to + output[j + 3];
-            const float sum_a = *a + w[0], sum_b = *b + w[1], sum_c = *c + w[2], sum_d = *d + w[3];
-            *a = sum_a, *b = sum_b, *c = sum_c, *d = sum_d;
+    memset(wide, 0, whole_vectors(outputs) * sizeof *wide);
+    for (uint32_t first = 0; first < inputs; first += MOST_FOUND) {
+        const uint32_t left = inputs - first;
+        const uint32_t n = find_nonzeros(from + first, left < MOST_FOUND ? left : MOST_FOUND, found);
+        for (uint32_t i = 0; i < n; i++) {
+            const start begin = starts[first + found[i]], end = starts[first + found[i] + 1];
+            const float x = from[first + found[i]];
+            add_eights(eights + begin.eight, eights + end.eight, eight_weights + 8 * (size_t)begin.eight, x, wide);
+            add_singles(offsets + begin.single, offsets + end.single, weights + begin.single, x, to);
         }
-        for (; j < n; j++) to[output[j]] += weight[j] * x;
     }
     for (size_t o = 0; o < outputs; o++) {
-        const float value = to[o] + (added ? added[o] : 0);
+        const float value = to[o] + wide[o] + (added ? added[o] : 0);
         to[o] = op->o.relu ? positive1(value) : value;
     }
 }
@@ -718,8 +801,9 @@ static int stays_inside(const operator *o, const tensor *in, const tensor *out, 
         return 0;
     if (!o->stride_y || o->stride_y > most || !o->stride_x || o->stride_x > most)
         return 0;
-    const uint64_t below = (uint64_t)(out->s.step_y - 1) * o->stride_y * in->s.wide;
-    const uint64_t beside = (uint64_t)(out->s.step_x - 1) * o->stride_x;
+    const uint64_t each = o->pooled ? 2 : 1;
+    const uint64_t below = (each * out->s.step_y - 1) * o->stride_y * in->s.wide;
+    const uint64_t beside = (each * out->s.step_x - 1) * o->stride_x;
     return o->base + below + beside + reach < in->floats / LANES;
 }
 
@@ -735,6 +819,8 @@ static const char *open_nonzeros(source *from, step *op, const tensor *in, const
     for (uint32_t i = 0; i < o->segment_count; i++) {
         const segment *s = op->segments + i;
         if (s->first_output > outputs || s->outputs > outputs - s->first_output)
+            return damaged;
+        if (o->pooled && s->flags != (FIRST | LAST))
             return damaged;
         counts += s->outputs;
         done += s->flags & FIRST ? s->outputs : 0;
@@ -760,21 +846,38 @@ static const char *open_nonzeros(source *from, step *op, const tensor *in, const
     return total == o->nonzeros && done == outputs ? NULL : damaged;
 }
 
-/* The columns of a matrix: a count for each input, and the outputs that its weights are for. */
-static const char *open_columns(source *from, step *op, const tensor *in, const tensor *out)
+/* The columns of a matrix: for each input how many eights and single weights it has; the eights, each with its place,
+   then the others, each with its output. */
+static const char *open_columns(source *from, const model *net, step *op, const tensor *in, const tensor *out)
 {
     const operator *o = &op->o;
-    uint64_t total = 0;
-    op->counts = array(from, o->counts, in->floats, sizeof *op->counts);
-    op->offsets = array(from, o->offsets, o->nonzeros, sizeof *op->offsets);
-    op->weights = array(from, o->weights, o->nonzeros, sizeof *op->weights);
-    if (!op->counts || !op->offsets || !op->weights)
+    const uint64_t eights = o->segment_count, singles = o->nonzeros;
+    op->counts = array(from, o->counts, 2 * (uint64_t)in->floats, sizeof *op->counts);
+    op->eights = array(from, o->segments, eights, sizeof *op->eights);
+    op->offsets = array(from, o->offsets, singles, sizeof *op->offsets);
+    op->weights = array(from, o->weights, 8 * eights + singles, sizeof *op->weights);
+    if (!op->counts || !op->eights || !op->offsets || !op->weights)
         return from->why;
-    for (size_t i = 0; i < in->floats; i++) total += op->counts[i];
-    for (uint32_t i = 0; i < o->nonzeros; i++)
+    if ((size_t)out->s.offset * LANES + 2 * whole_vectors(out->floats) > net->workspace)
+        return "the weights are damaged: there is no room for sums";
+    op->eight_weights = op->weights, op->weights += 8 * eights;
+    if (!(op->starts = malloc((in->floats + 1) * sizeof *op->starts)))
+        return "there is no memory";
+    uint64_t eight = 0, single = 0;
+    for (size_t i = 0; i < in->floats; i++) {
+        op->starts[i] = (start){(uint32_t)eight, (uint32_t)single};
+        eight += op->counts[2 * i], single += op->counts[2 * i + 1];
+    }
+    if (eight != eights || single != singles)
+        return "the weights are damaged: there are more or fewer than are counted";
+    op->starts[in->floats] = (start){(uint32_t)eight, (uint32_t)single};
+    for (uint64_t i = 0; i < eights; i++)
+        if ((size_t)op->eights[i] * 8 >= out->floats)
+            return "the weights are damaged: an eight is for no output";
+    for (uint64_t i = 0; i < singles; i++)
         if (op->offsets[i] >= out->floats)
             return "the weights are damaged: a weight is for no output";
-    return total == o->nonzeros ? NULL : "the weights are damaged: there are more or fewer than are counted";
+    return NULL;
 }
 
 /* Whether a tiled tensor has all the places of another. */
@@ -797,6 +900,10 @@ static const char *open_step(source *from, const model *net, step *op, uint32_t 
     if (o->input == net->output || o->residual == net->output) /* nobody reads the logits, and the last writes them */
         return damaged;
     if ((o->output == net->output) != (index + 1 == net->step_count))
+        return damaged;
+    if (o->pooled && (o->pooled != 1 || o->kind != CONVOLVE || res || o->stride_y != 1 || o->stride_x != 1))
+        return damaged;
+    if (o->kind == SCATTER && o->output == net->output) /* it writes whole vectors */
         return damaged;
     if (tiled && (in->s.kind != TILED || out->s.kind != TILED))
         return damaged;
@@ -821,7 +928,7 @@ static const char *open_step(source *from, const model *net, step *op, uint32_t 
     case LINEAR:
         return open_nonzeros(from, op, in, out);
     case SCATTER:
-        return open_columns(from, op, in, out);
+        return open_columns(from, net, op, in, out);
     case AFFINE:
         return alike(&in->s, &out->s) ? NULL : damaged;
     case MAXIMUM:
@@ -848,7 +955,8 @@ void model_close(model *net)
         return;
     for (uint32_t i = 0; net->tensors && i < net->tensor_count; i++)
         free(net->tensors[i].edges), free(net->tensors[i].cuts);
-    for (uint32_t i = 0; net->steps && i < net->step_count; i++) free(net->steps[i].table);
+    for (uint32_t i = 0; net->steps && i < net->step_count; i++)
+        free(net->steps[i].table), free(net->steps[i].starts);
     free(net->tensors), free(net->steps), free(net);
 }
 
