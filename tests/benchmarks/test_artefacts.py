@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import torch
 from benchmarks import artefacts
 from benchmarks.artefacts import artefacts_table, rows
 from pwoa.attacks.autoattack import State, autoattack
+from pwoa.attacks.registry import ATTACKS
 from pwoa.data.images import Data
 from pwoa.storage.folder import save_rows
 from tests.conftest import TinyNet
@@ -21,8 +23,10 @@ KINDS = ["torch", "packed", "onnx", "c", "int8"]
 
 
 @pytest.fixture
-def given(tiny_teacher: TinyNet, tiny_data: Data, tmp_path: Path) -> argparse.Namespace:
-    return argparse.Namespace(
+def given(tiny_teacher: TinyNet, tiny_data: Data, tmp_path: Path) -> Iterator[argparse.Namespace]:
+    """What the script is given; the shorter Square that it registers is gone afterwards."""
+    before = set(ATTACKS)
+    yield argparse.Namespace(
         model=tiny_teacher,
         data=tiny_data,
         data_folder=None,
@@ -34,6 +38,8 @@ def given(tiny_teacher: TinyNet, tiny_data: Data, tmp_path: Path) -> argparse.Na
         transfer="strong",
         out=tmp_path / "rows.json",
     )
+    for name in ATTACKS.keys() - before:
+        del ATTACKS[name]
 
 
 def without_seconds(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
