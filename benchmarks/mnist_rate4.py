@@ -3,6 +3,7 @@
     python -m benchmarks.mnist_rate4 --data-folder MNIST --out results/mnist-rate4.json
 
 Runs the preset `mnist`, which has the paper's parameters, on the full data set; a row for each model and seed.
+AutoAttack is on the first 1,000 test images.
 """
 
 from __future__ import annotations
@@ -18,13 +19,19 @@ from pwoa.demo import NAIVE
 from pwoa.evaluation.folder import OF_TEACHER
 from pwoa.progress import ConsoleProgress, Progress
 
-COLUMNS = ("natural", "fgsm", "pgd10", "pgd20", "cw")
+COLUMNS = ("natural", "fgsm", "pgd10", "pgd20", "cw", "autoattack")
+MEASURED = {
+    "evaluation.attacks": COLUMNS,
+    "evaluation.long": 1000,
+    "evaluation.strong": 0,
+    "evaluation.checks": False,
+}
 
 
 def rows(options: argparse.Namespace) -> Iterator[Row]:
     """Yield for each seed the rows of the teacher, of naive pruning and of PwoA."""
     progress = ConsoleProgress() if sys.stdout.isatty() else Progress()
-    recipe = pwoa.load_recipe(options.recipe).with_settings(options.settings)
+    recipe = pwoa.load_recipe(options.recipe).with_settings(MEASURED).with_settings(options.settings)
     if options.data_folder:
         recipe = recipe.with_settings({"data.folder": options.data_folder})
     for seed in options.seeds:
@@ -37,12 +44,14 @@ def rows(options: argparse.Namespace) -> Iterator[Row]:
                 teacher_evaluation=measured,
                 progress=progress,
             )
-            summary, device = result.summary, result.summary["device"]
+            summary = result.summary
+            images = {"n": summary["images"], "n_autoattack": summary["fewer"].get("autoattack", summary["images"])}
+            about = {**images, "device": summary["device"]}
             if measured is None:
                 measured = result.folder / OF_TEACHER
-                yield _row("teacher", seed, summary["teacher"], rate=1.0, seconds=0.0, device=device)
+                yield _row("teacher", seed, summary["teacher"], rate=1.0, seconds=0.0, **about)
             seconds = round(summary["training_seconds"], 1)
-            yield _row(name, seed, summary["pruned"], rate=summary["rate"], seconds=seconds, device=device)
+            yield _row(name, seed, summary["pruned"], rate=summary["rate"], seconds=seconds, **about)
 
 
 def _row(model: str, seed: int, accuracies: Mapping[str, float], **rest: object) -> Row:

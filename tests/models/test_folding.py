@@ -19,6 +19,7 @@ from torch.nn.utils import parametrizations, prune
 from pwoa.models.architectures.registry import ARCHITECTURES, build
 from pwoa.models.border import as_logits
 from pwoa.models.folding import _ConvRelu, fold, fuse, halve
+from pwoa.models.hidden import hidden_points, recording
 
 X = torch.rand(3, 2, 8, 8, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
 GREY = ("lenet", "smallcnn")
@@ -533,3 +534,37 @@ class _Argument:
 
     def __init__(self, argument: Any) -> None:
         self.name: str = argument.name
+
+
+@pytest.mark.parametrize("name", ["resnet18@0.125", "preactresnet18@0.125", "wrn-28-4@0.25", "vgg16@0.125"])
+def test_a_folded_model_gives_its_hidden_activations_too(name: str) -> None:
+    model = build(name, 10, 3).eval()
+    points = hidden_points(model, torch.rand(2, 3, 32, 32))
+    for norm in (module for module in model.modules() if isinstance(module, nn.BatchNorm2d)):
+        norm.get_buffer("running_mean").uniform_(-0.5, 0.5)
+        norm.get_buffer("running_var").uniform_(0.5, 2)
+    x = torch.rand(3, 3, 32, 32)
+    with torch.no_grad(), recording(model, points) as hidden:
+        logits = model(x)
+    folded = fold(model, points)
+    assert isinstance(folded, fx.GraphModule)
+    for copied in (folded, fuse(folded)):
+        found, *outputs = copied(x)
+        assert torch.allclose(found, logits, atol=1e-4)
+        for point, output in zip(points, outputs, strict=True):
+            assert torch.allclose(output, hidden[point], atol=1e-4), point
+    assert len(list(folded.modules())) < len(list(model.modules()))
+
+
+def test_points_of_a_model_that_cannot_give_them_are_refused() -> None:
+    class Two(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(4, 2)
+
+        def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+            return self.layer(x), x
+
+    for model, point in ((Two(), "layer"), (nn.Sequential(nn.Linear(4, 2)), "1")):
+        with pytest.raises(ValueError, match="with its points"):
+            fold(model, [point])

@@ -64,3 +64,31 @@ def test_a_dead_channel_and_lower_precision_are_no_division_by_0() -> None:
     distance = matching(student, teacher, mean_squares(teacher))
     assert distance.dtype == torch.float32
     assert 0 < distance.item() < 100
+
+
+@pytest.mark.parametrize("shape", [(5, 3, 4, 4), (6, 3)])
+@pytest.mark.parametrize("by_channel", [True, False])
+def test_the_gradient_is_that_of_the_formula_to_the_bit(shape: tuple[int, ...], by_channel: bool) -> None:
+    generator = torch.Generator().manual_seed(0)
+    teacher = torch.randn(shape, generator=generator)
+    student = torch.randn(shape, generator=generator).requires_grad_()
+    (scale,) = mean_squares([teacher], by_channel)
+    others = [axis for axis in range(teacher.dim()) if axis != 1]
+    expected = ((student.float() - teacher.float()).square().mean(others) / scale).mean()
+    (wanted,) = torch.autograd.grad(3 * expected, student)
+    found = matching([student], [teacher], [scale])
+    (gradient,) = torch.autograd.grad(3 * found, student)
+    assert torch.equal(found, expected)
+    assert torch.equal(gradient, wanted)
+
+
+def test_the_gradient_of_a_layer_in_lower_precision_has_its_kind_and_layout() -> None:
+    student = torch.randn(4, 3, 2, 2).to(torch.bfloat16, memory_format=torch.channels_last).requires_grad_()
+    teacher = torch.randn(4, 3, 2, 2).to(torch.float16, memory_format=torch.channels_last)
+    (gradient,) = torch.autograd.grad(matching([student], [teacher], mean_squares([teacher])), student)
+    assert gradient.dtype == torch.bfloat16
+    assert gradient.is_contiguous(memory_format=torch.channels_last)
+    exact = student.detach().float().requires_grad_()
+    distance = matching([exact], [teacher.float()], mean_squares([teacher]))
+    (wanted,) = torch.autograd.grad(distance, exact)
+    assert torch.equal(gradient, wanted.to(torch.bfloat16))

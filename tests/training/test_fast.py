@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import weakref
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -24,10 +25,13 @@ from pwoa.methods.fast_at import FastAt
 from pwoa.methods.pwoa import Search
 from pwoa.models.architectures.registry import build
 from pwoa.models.hidden import recording
+from pwoa.progress import Progress
 from pwoa.recipe import recorded_recipe
 from pwoa.recipe.sections import Recipe
+from pwoa.runs.folder import Run
 from pwoa.training import engine, fast
 from pwoa.training.fast import FIRST, Replayed, compiled
+from pwoa.training.stage import Batch, Loss, Material, Stage
 from pwoa.training.steps import Context
 
 Make = Callable[..., Recipe]
@@ -36,6 +40,7 @@ Make = Callable[..., Recipe]
 @pytest.fixture(autouse=True)
 def no_code_generation(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fast, "BACKEND", "aot_eager")
+    monkeypatch.setattr(fast, "WORTH", 0)
     torch._dynamo.reset()
 
 
@@ -361,3 +366,42 @@ def test_a_stage_that_hides_a_number_that_changes_is_found_out(
     recorded, _ = recorded_run(tmp_path / "recorded", tiny_teacher, tiny_data, recipe, monkeypatch)
     assert tapes
     assert recorded != losses
+
+
+@pytest.mark.parametrize(
+    ("batch", "passes", "expected"),
+    [(32, 1.0, False), (32, 20.0, True), (64, 1.0, True)],
+    ids=["short", "long by attacks", "in groups"],
+)
+def test_a_short_training_is_compiled_only_where_groups_need_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, batch: int, passes: float, expected: bool
+) -> None:
+    entered: list[nn.Module] = []
+    monkeypatch.setattr(fast, "WORTH", 1000)
+
+    def noting(model: nn.Module) -> AbstractContextManager[None]:
+        entered.append(model)
+        return fast.tuned()
+
+    monkeypatch.setattr(fast, "compiled", noting)
+    images = Images(torch.randint(0, 256, (72, 3, 8, 8), dtype=torch.uint8), torch.arange(72) % 4)
+    model = build("resnet18@0.06", 4, 3)
+    recipe = pwoa.load_recipe("cifar10").with_settings(
+        {"training.mode": "fast", "training.batch": batch, "training.group": 32, "training.device": "cpu"}
+    )
+    positions = torch.arange(72)
+    material = Material(images, positions[:64], positions[64:], 4)
+
+    class Plain(Stage):
+        name, epochs, learning_rate = "plain", 1, 0.01
+
+        def loss(self, batch: Batch) -> Loss:
+            logits = model(batch.x)
+            return Loss(nn.functional.cross_entropy(logits.float(), batch.y), {}, logits)
+
+    stage = Plain()
+    stage.passes = passes
+    run = Run(tmp_path / "run")
+    run.begin(recipe, {})
+    engine.Engine(model, [stage], material, recipe.training, run, Progress()).train()
+    assert entered == ([model] if expected else [])

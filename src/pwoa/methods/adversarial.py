@@ -36,6 +36,7 @@ class RobustTraining(Stage, Method):
         self.epochs = recipe.pretrain.epochs
         self.learning_rate = recipe.pretrain.learning_rate
         self.warmup = recipe.pretrain.warmup
+        self.passes = 1.0 + recipe.pretrain.steps
         self._recipe = recipe.pretrain
         self._model = model
         self.trained = model

@@ -6,7 +6,8 @@ Works on what torch.fx can trace; any other model stays as it is. The result com
 import copy
 import operator
 from collections import Counter
-from typing import cast
+from collections.abc import Callable, Sequence
+from typing import Any, cast
 
 import torch
 from torch import Tensor, fx, nn
@@ -18,14 +19,17 @@ _RELUS = [("call_function", F.relu), ("call_function", torch.relu), ("call_metho
 _SUMS = (operator.add, torch.add)
 
 
-def fold(model: nn.Module) -> nn.Module:
-    """Return a frozen copy in eval mode, with batch normalisation folded into the layer before it where it can be."""
+def fold(model: nn.Module, points: Sequence[str] = ()) -> nn.Module:
+    """Return a frozen copy in eval mode, with batch normalisation folded into the layer before it where it can be.
+
+    points: modules whose outputs it gives too, as (logits, *outputs); what it cannot be made to give is a ValueError.
+    """
     plain = copy.deepcopy(model).eval().requires_grad_(False)
-    if any(_hooked(module) and not fx.Tracer().is_leaf_module(module, "") for module in plain.modules()):
-        return plain  # tracing would run such a hook once, and not again
     try:
-        traced = fx.symbolic_trace(copy.deepcopy(plain))
-    except Exception:  # control flow on values, or anything else that cannot be traced
+        traced = _trace(plain, points)
+    except Exception as error:  # control flow on values, or anything else that cannot be traced
+        if points:
+            raise ValueError("the model could not be traced with its points") from error
         return plain
     for node in list(traced.graph.nodes):
         before = node.args[0] if node.args else None
@@ -37,6 +41,36 @@ def fold(model: nn.Module) -> nn.Module:
             node.replace_all_uses_with(before)
             traced.graph.erase_node(node)
     return _tidy(traced)
+
+
+class _Tracer(fx.Tracer):
+    """Notes what each module has returned, the last time that it was called."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.returned: dict[str, fx.Node] = {}
+
+    def call_module(
+        self, m: nn.Module, forward: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        output = super().call_module(m, forward, args, kwargs)
+        if isinstance(output, fx.Proxy):
+            self.returned[self.path_of_module(m)] = output.node
+        return output
+
+
+def _trace(model: nn.Module, points: Sequence[str]) -> fx.GraphModule:
+    tracer = _Tracer()
+    if any(_hooked(module) and not tracer.is_leaf_module(module, "") for module in model.modules()):
+        raise ValueError("tracing would run a hook once, and not again")
+    model = copy.deepcopy(model)
+    graph = tracer.trace(model)
+    if points:
+        (output,) = (node for node in graph.nodes if node.op == "output")
+        if not isinstance(output.args[0], fx.Node):
+            raise ValueError("the model returns more than logits")
+        output.args = ((output.args[0], *(tracer.returned[point] for point in points)),)
+    return fx.GraphModule(model, graph)
 
 
 def halve(model: nn.Module) -> fx.GraphModule:

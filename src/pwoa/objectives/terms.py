@@ -2,8 +2,11 @@
 the distance of hidden layers from the teacher's, which the paper does not have."""
 
 from collections.abc import Sequence
+from typing import Any
 
+import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 
@@ -36,9 +39,32 @@ def mean_squares(layers: Sequence[Tensor], by_channel: bool = True) -> list[Tens
 
 def matching(student: Sequence[Tensor], teacher: Sequence[Tensor], scales: Sequence[Tensor]) -> Tensor:
     """Return Σ_l mean((z_l − t_l)² / s_l) of hidden layers, relative to `mean_squares` of the teacher's."""
-    layers = zip(student, teacher, scales, strict=True)
-    distances = [(_over_channels((z.float() - t.float()).square()) / scale).mean() for z, t, scale in layers]
+    distances: list[Tensor] = [
+        _Distance.apply(*layer)  # type: ignore[no-untyped-call]
+        for layer in zip(student, teacher, scales, strict=True)
+    ]
     return sum(distances[1:], start=distances[0])
+
+
+class _Distance(torch.autograd.Function):
+    """mean((z − t)² / s) in float32, its gradient one product: layers are large, and what is written down costs."""
+
+    @staticmethod
+    def forward(ctx: Any, z: Tensor, t: Tensor, scale: Tensor) -> Tensor:
+        mixed = torch.promote_types(z.dtype, t.dtype) == torch.float32  # as of bfloat16 and float16: no copies
+        difference = z - t if mixed else z.float() - t.float()
+        ctx.save_for_backward(difference, scale)
+        ctx.dtype = z.dtype
+        return (_over_channels(difference.square()) / scale).mean()
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
+        difference, scale = ctx.saved_tensors
+        of_channel = gradient / len(scale) / scale / (difference.numel() // len(scale))
+        shape = [-1, *(1,) * (difference.dim() - 2)] if difference.dim() == 4 else [-1]
+        of_layer = torch.empty_like(difference, dtype=ctx.dtype)
+        return torch.mul(difference, (2 * of_channel).view(shape), out=of_layer), None, None
 
 
 def _over_channels(values: Tensor) -> Tensor:

@@ -4,7 +4,7 @@ import hashlib
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import Any, Protocol
 
 import torch
@@ -14,8 +14,8 @@ from pwoa.devices import exact_float32
 from pwoa.errors import Diverged, InputError, first_line
 from pwoa.progress import TRAINING, Part, Progress
 from pwoa.recipe.sections import TrainingRecipe
-from pwoa.training.fast import compiled
-from pwoa.training.groups import Plan, grouped
+from pwoa.training import fast
+from pwoa.training.groups import Plan, grouped, layers_with_statistics
 from pwoa.training.processes import Processes
 from pwoa.training.stage import Material, Stage
 from pwoa.training.steps import Average, Context, Steps, make_optimizer, resume_optimizer
@@ -108,7 +108,7 @@ class Engine:
             inside.enter_context(torch.random.fork_rng(devices=[self.device] if self.device.type == "cuda" else []))
             if self.recipe.batch > self.recipe.group:
                 inside.enter_context(grouped(self.model, self._context.plan))
-            inside.enter_context(compiled(self.model) if self.recipe.mode == "fast" else exact_float32())
+            inside.enter_context(self._computing())
             self._start = state["start"] if state else dict(self.probe())
             for number in range(first, len(self.stages)):
                 with self.stages[number].running():
@@ -117,6 +117,17 @@ class Engine:
             self.journal.keep_metrics(self.metrics)
         assert self._best is not None
         self.model.load_state_dict(self._best["weights"])
+
+    def _computing(self) -> AbstractContextManager[None]:
+        """Return in which way it is computed. A short training is not worth the wait for the compiler.
+
+        One whose batch normalisation goes by groups is: nothing else makes few kernels of that.
+        """
+        if self.recipe.mode != "fast":
+            return exact_float32()
+        in_groups = self.recipe.batch > self.recipe.group and bool(layers_with_statistics(self.model))
+        passed = sum(stage.epochs * stage.passes for stage in self.stages) * self._steps * self.recipe.batch
+        return fast.compiled(self.model) if in_groups or passed >= fast.WORTH else fast.tuned()
 
     def _train_stage(self, number: int, state: dict[str, Any] | None) -> None:
         stage = self.stages[number]

@@ -17,6 +17,8 @@ from pwoa.errors import InputError, first_line
 BACKEND = "inductor"
 FIRST = 2
 """So many times something is done before it is recorded."""
+WORTH = 3_000_000
+"""So many images must pass through a network, there and back, to win back the time that compiling it takes."""
 PROGRAMS = 256
 """How many versions of one function the compiler keeps: a block has one for each shape, mode and batch."""
 
@@ -29,6 +31,13 @@ def choose_mode(mode: str, device: torch.device) -> str:
         return "exact"
     able = has_triton() and any(map(shutil.which, (os.environ.get("CC", "cc"), "gcc", "clang")))
     return "fast" if able else "exact"
+
+
+@contextmanager
+def tuned() -> Iterator[None]:
+    """While inside, convolutions are computed in the fastest way that is found, and float32 products as in mode fast."""
+    with torch.backends.cudnn.flags(enabled=True, benchmark=True), float32_products():
+        yield
 
 
 @contextmanager
@@ -50,8 +59,7 @@ def compiled(model: nn.Module) -> Iterator[None]:
             inside.enter_context(warnings.catch_warnings())
             warnings.filterwarnings("ignore", "The .grad attribute of a Tensor")  # which the compiler looks at
             inside.enter_context(torch._dynamo.config.patch(recompile_limit=PROGRAMS, skip_nnmodule_hook_guards=False))
-            inside.enter_context(torch.backends.cudnn.flags(enabled=True, benchmark=True))
-            inside.enter_context(float32_products())
+            inside.enter_context(tuned())
             yield
     except BackendCompilerFailed as error:
         cause = first_line(error.inner_exception)

@@ -86,6 +86,9 @@ class Stage(ABC):
     criterion: str = "loss"
     """What an epoch of the last stage is selected by: the loss, or a part of it, on the validation split."""
 
+    passes: float = 1.0
+    """How often a step passes its batch through the network, there and back: more where it attacks."""
+
     accuracy_of: str = "natural"
     """Which accuracy on the validation split it is that the logits of `validation_loss` give."""
 
