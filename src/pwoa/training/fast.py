@@ -35,7 +35,7 @@ def choose_mode(mode: str, device: torch.device) -> str:
 
 @contextmanager
 def tuned() -> Iterator[None]:
-    """While inside, convolutions are computed in the fastest way that is found, and float32 products as in mode fast."""
+    """While inside, convolutions are computed in the fastest way that is found, float32 products as in mode fast."""
     with torch.backends.cudnn.flags(enabled=True, benchmark=True), float32_products():
         yield
 
