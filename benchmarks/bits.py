@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
+import os
 import tempfile
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -31,7 +32,7 @@ SHARED = {
     "training.group": 32,
     "training.average": 0.9,
 }
-PRUNING = SHARED | {"search.epochs": 1, "finetune.epochs": 1, "data.validation": 8000}
+PRUNING = SHARED | {"search.epochs": 1, "search.interval": 0.4, "finetune.epochs": 1, "data.validation": 8000}
 TRAINING = SHARED | {
     "data.name": "mnist-mini",
     "data.validation": 9700,
@@ -80,7 +81,8 @@ def without_seconds(value: Any) -> Any:
 
 def rows(options: argparse.Namespace) -> Iterator[Row]:
     """Yield a row for each run asked for."""
-    torch.set_num_threads(options.threads)  # the order of sums depends on it
+    torch.set_num_threads(options.threads)  # the order of sums depends on it,
+    os.environ["OMP_NUM_THREADS"] = str(options.threads)  # and a run takes as many as there are free cores, or this
     with tempfile.TemporaryDirectory() as scratch:
         for name, run in runs().items():
             if name in (options.only or [name]):

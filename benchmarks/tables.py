@@ -9,14 +9,15 @@ from pathlib import Path
 from benchmarks.artefacts import artefacts_table
 from benchmarks.comparison import competition_table, headline_table, published_table
 from benchmarks.deployment import deployment_table
+from benchmarks.launch import launch_table
 from benchmarks.report import waiting_table
-from benchmarks.robust import robust_table
+from benchmarks.robust import aims_table, robust_table
 from benchmarks.rows import Row, load_rows, markdown
 from pwoa.attacks.registry import attack_label
 from pwoa.errors import counted
 from pwoa.sweep.rows import COLUMNS, TEACHER, mean_and_deviation, spread
 
-_MNIST_COLUMNS = ("natural", "fgsm", "pgd10", "pgd20", "cw")
+_MNIST_COLUMNS = ("natural", "fgsm", "pgd10", "pgd20", "cw", "autoattack")
 _TORTURE = {
     "inputs": "bad command lines, files and calls",
     "kills": "kills at events and times, then the same again",
@@ -46,9 +47,32 @@ def mnist_table(path: Path) -> str:
         accuracies = (mean_and_deviation([row[column] for row in of_model]) for column in _MNIST_COLUMNS)
         lines.append([name, f"{of_model[0]['rate']:.4g}", *accuracies])
     return (
-        f"LeNet on the full MNIST, l∞ 0.3, rate 4, preset `mnist` (50 + 20 epochs), 10,000 test images, "
-        f"{seeds} seeds, {rows[0]['device']}; accuracy in percent, mean ± standard deviation:\n\n"
-        + markdown(head, lines)
+        f"LeNet on the full MNIST, l∞ 0.3, rate 4, preset `mnist` (50 + 20 epochs), {rows[0]['n']:,} test images "
+        f"(AutoAttack: {rows[0]['n_autoattack']:,}), {seeds} seeds, {rows[0]['device']}; accuracy in percent, mean ± "
+        "standard deviation:\n\n" + markdown(head, lines)
+    )
+
+
+def teachers_table(path: Path) -> str:
+    """Return the teachers that the other tables start from."""
+    lenet = next(row for row in load_rows(path) if (row["method"], row["scale"]) == (TEACHER, "paper"))
+    resnet = next(row for row in load_rows(path.with_name("robust.json")) if row["architecture"] == "resnet18")
+    same = [row for row in load_rows(path.with_name("competition.json")) if row["method"] == TEACHER]
+    strongest = next(row for row in same if row["architecture"] == "resnet18")
+    attacks = ("natural", "pgd20", "cw")
+    lines = [
+        ["LeNet, embedded", "PGD-AT", *(f"{lenet[name]:.2f}" for name in attacks), f"{lenet['autoattack']:.1f}"],
+        [
+            "ResNet-18 for CIFAR-10",
+            "TRADES",
+            *(f"{resnet[f'teacher_{name}']:.2f}" for name in attacks),
+            f"{strongest['autoattack']:.1f}",
+        ],
+    ]
+    fewer = {lenet["n_autoattack"], strongest["n_autoattack"]}
+    return (
+        f"Accuracy in percent of {lenet['n']:,} test images (AutoAttack: {', '.join(f'{n:,}' for n in sorted(fewer))}):"
+        "\n\n" + markdown(["network", "method", *map(attack_label, (*attacks, "autoattack"))], lines)
     )
 
 
@@ -136,8 +160,25 @@ def allocation_table(path: Path) -> str:
 
 
 def ablation_table(path: Path) -> str:
-    """Return the accuracies by the terms of the objective."""
-    return _sweep_table(path, "objective", lambda row: str(row["label"].partition(", objective ")[2]))
+    """Return the paper's table of the terms of the objective on MNIST, at its epochs, with its AutoAttack beside."""
+    rows = [row for row in load_rows(path) if (row["table"], row["scale"]) == ("ablation-mnist", "paper")]
+    teacher = next(row["autoattack"] for row in rows if row["method"] == TEACHER)
+    lines = []
+    for row in rows:
+        dense = row["method"] == TEACHER
+        name = ["1", _MNIST_MODELS[TEACHER]] if dense else [f"{row['rate']:g}", row["objective"]]
+        kept = "" if dense else f"{100 * row['autoattack'] / teacher:.0f} %"
+        accuracies = (f"{row[column]:.2f}" for column in _MNIST_COLUMNS)
+        lines.append([*name, *accuracies, kept, f"{row['paper_autoattack']:.2f}"])
+    run = rows[-1]
+    return (
+        f"{run['architecture']} on {run['dataset']}, {run['epochs']} epochs, seed {run['seed']}, {run['n']:,} test "
+        f"images (AutoAttack: {run['n_autoattack']:,}), {run['device']}; accuracy in percent:\n\n"
+        + markdown(
+            ["rate", "objective", *map(attack_label, _MNIST_COLUMNS), "of the teacher's", "AutoAttack in the paper"],
+            lines,
+        )
+    )
 
 
 def _sweep_table(path: Path, axis: str, name: Callable[[Row], str]) -> str:
@@ -233,9 +274,12 @@ TABLES: dict[str, tuple[str, Callable[[Path], str]]] = {
     "competition": ("competition.json", competition_table),
     "headline": ("competition.json", headline_table),
     "published": ("competition.json", published_table),
-    "ablations": ("ablations.json", ablation_table),
+    "ablations": ("paper.json", ablation_table),
     "allocations": ("allocations.json", allocation_table),
     "robust": ("robust.json", robust_table),
+    "aims": ("robust.json", aims_table),
+    "launch": ("launch.json", launch_table),
+    "teachers": ("paper.json", teachers_table),
     "deployment": ("deployment.json", deployment_table),
     "artefacts": ("artefacts.json", artefacts_table),
     "export": ("export.json", export_table),

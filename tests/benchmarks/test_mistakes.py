@@ -10,6 +10,7 @@ import pytest
 MISTAKES = {
     "engine": ["--checkpoint", "nowhere.pt", "--data-folder", "nowhere"],
     "hsic_error": ["--checkpoint", "nowhere.pt", "--data-folder", "nowhere"],
+    "launch": ["--recipe", "nowhere"],
     "mnist_rate4": ["--recipe", "nowhere"],
     "public_checkpoints": ["--models", "nowhere", "--data", "nowhere"],
     "speed": ["--data-folder", "nowhere"],

@@ -43,7 +43,15 @@ def test_autoattack_is_added_to_a_row_whose_run_is_there(few: list[str], tmp_pat
 
 
 def test_the_table_has_both_budgets_and_leaves_open_what_was_not_measured(tmp_path: Path) -> None:
-    row = {"architecture": "net", "dataset": "digits", "preset": "p", "n": 100, "n_autoattack": 10, "device": "CPU"}
+    row = {
+        "architecture": "net",
+        "dataset": "digits",
+        "teacher": "t",
+        "preset": "p",
+        "n": 100,
+        "n_autoattack": 10,
+        "device": "CPU",
+    }
     accuracies = {"natural": 80.0, "pgd20": 50.0, "cw": 45.0, "autoattack": 40.0}
     row |= {**accuracies, **{f"teacher_{name}": 90.0 for name in accuracies}, "seed": 0}
     weights = {**row, "allocation": "lamp", "budget": "weights", "rate": 4.0, "weights_rate": 4.0, "macs_rate": 2.0}
@@ -54,6 +62,8 @@ def test_the_table_has_both_budgets_and_leaves_open_what_was_not_measured(tmp_pa
     assert lines[5].startswith("| `p` | lamp | **4×** | 2× | 80.00 ± 0.00 | 50.00 ± 0.00 | 45.50 ± 0.71 |")
     assert lines[5].endswith("| 2 |")
     assert lines[6] == "| `p` | lamp | 3× | **4×** | 80.00 | 50.00 | 45.00 |  | 1 |"
+    (tmp_path / "rows.json").write_text(json.dumps([macs, {**weights, "dataset": "letters"}]))
+    assert robust.robust_table(tmp_path / "rows.json").count("| teacher |") == 2  # a table for each network
 
 
 def test_nothing_begins_when_the_time_is_over(few: list[str], tmp_path: Path, told: Any) -> None:

@@ -172,9 +172,10 @@ class TrainingRecipe:
     `mix` is the mix ratio: the fraction of the examples of each batch that are replaced by adversarial ones; 0 is
     the paper's point. `group` is the number of images over which HSIC and batch normalisation take their
     statistics: a larger batch has several such groups, whether it is computed at once, in parts, or by several
-    processes. The mode `exact` is float32 and the same bits each time; `fast` is bfloat16, compiled, and on a GPU
-    replayed as CUDA graphs; `auto` is `fast` on a GPU that can, else `exact`. `threads` are those of a CPU (0: as many
-    as there are free cores); their number changes the last bits. The state is saved every `checkpoint_seconds`.
+    processes. The mode `exact` is float32 and the same bits each time; `fast` is bfloat16, compiled if training is long
+    enough for that, and on a GPU replayed as CUDA graphs; `auto` is `fast` on a GPU that can, else `exact`. `threads`
+    are those of a CPU (0: as many as there are free cores); their number changes the last bits. The state is saved
+    every `checkpoint_seconds`.
     """
 
     optimizer: str = choice("sgd", "sgd", "adam", about="sgd (with momentum), or adam")
@@ -191,7 +192,7 @@ class TrainingRecipe:
         "auto",
         "exact",
         "fast",
-        about="exact: float32, the same bits each time; fast: bfloat16, compiled; auto: fast on a GPU that can",
+        about="exact: float32, the same bits each time; fast: bfloat16, compiled if long; auto: fast on a GPU that can",
     )
     threads: int = number(0, "of a CPU; 0: as many as there are free cores", low=0)
     checkpoint_seconds: float = number(15.0, "how often what a run resumes from is saved, at most", low=0)
