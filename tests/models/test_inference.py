@@ -428,3 +428,64 @@ def test_bound_by_launches_is_where_they_take_most_of_the_time(
 def test_a_model_that_cannot_be_halved_is_refused(rule: Rule) -> None:
     with pytest.raises(ValueError, match=r"traced|layer"):
         _Half(fold(net(rule)), X, CLASSES, 16, fused=True)
+
+
+POINTS = ("norm", "second")
+
+
+def hidden_net(rule: Rule = Net.logits) -> tuple[Net, inference.Observed, Tensor]:
+    model, x = net(rule), images(16)
+    return model, inference._observed(model, POINTS, CLASSES), x
+
+
+@torch.no_grad()
+def test_a_copy_of_few_kernels_sees_the_hidden_activations_of_the_model() -> None:
+    model, plain, x = hidden_net()
+    look = inference._fused(model, POINTS)
+    assert inference._sees_the_same(look, plain, x)
+    logits, hidden = look(x)
+    assert (logits.dtype, {layer.dtype for layer in hidden}) == (torch.float32, {torch.float16})
+    assert all(torch.allclose(a.float(), b, atol=0.02) for a, b in zip(hidden, plain(x)[1], strict=True))
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("weak", [1.0, 0.1])
+def test_a_copy_that_is_wrong_in_one_channel_of_a_layer_is_refused(weak: float) -> None:
+    model, plain, x = hidden_net()
+    model.norm.weight[1] *= weak
+    model.norm.bias[1] *= weak
+
+    def wrong(images: Tensor) -> tuple[Tensor, list[Tensor]]:
+        logits, (first, second) = plain(images)
+        first = first.clone()
+        first[:, 1] = 0
+        return logits, [first, second]
+
+    assert inference._sees_the_same(plain, plain, x)
+    assert not inference._sees_the_same(wrong, plain, x)
+    assert not inference._sees_the_same(lambda images: (plain(images)[0] * 1.1, plain(images)[1]), plain, x)
+
+
+@torch.no_grad()
+def test_a_sum_in_place_that_a_hook_sees_and_a_tracer_does_not_is_refused() -> None:
+    def rule(model: Net, x: Tensor) -> Tensor:
+        hidden = model.norm(model.conv(x))
+        hidden += model.second(torch.sin(hidden))
+        logits: Tensor = model.out(F.relu(hidden).flatten(1))
+        return logits
+
+    model, plain, x = hidden_net(rule)
+    assert not inference._sees_the_same(inference._fused(model, POINTS), plain, x)
+    assert inference._sees_the_same(inference._halved(model, POINTS, CLASSES), plain, x)
+
+
+@torch.no_grad()
+def test_an_activation_in_place_is_seen_as_hooks_see_it() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(
+        nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.ReLU(inplace=True), nn.Flatten(), nn.Linear(64, CLASSES)
+    ).eval()
+    x = images(16)
+    plain = inference._observed(model, ("1",), CLASSES)
+    assert bool((plain(x)[1][0] >= 0).all())  # what the normalisation gave is overwritten
+    assert inference._sees_the_same(inference._fused(model, ("1",)), plain, x)

@@ -369,15 +369,15 @@ def test_a_stage_that_hides_a_number_that_changes_is_found_out(
 
 
 @pytest.mark.parametrize(
-    ("batch", "passes", "expected"),
-    [(32, 1.0, False), (32, 20.0, True), (64, 1.0, True)],
-    ids=["short", "long by attacks", "in groups"],
+    ("batch", "attacks", "epochs", "expected"),
+    [(32, False, 1, False), (32, True, 1, True), (64, False, 1, True), (32, False, 2, True)],
+    ids=["short", "attacking", "in groups", "long"],
 )
-def test_a_short_training_is_compiled_only_where_groups_need_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, batch: int, passes: float, expected: bool
+def test_a_short_training_is_compiled_only_if_it_attacks_or_goes_by_groups(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, batch: int, attacks: bool, epochs: int, expected: bool
 ) -> None:
     entered: list[nn.Module] = []
-    monkeypatch.setattr(fast, "WORTH", 1000)
+    monkeypatch.setattr(fast, "WORTH", 128)
 
     def noting(model: nn.Module) -> AbstractContextManager[None]:
         entered.append(model)
@@ -400,7 +400,7 @@ def test_a_short_training_is_compiled_only_where_groups_need_it(
             return Loss(nn.functional.cross_entropy(logits.float(), batch.y), {}, logits)
 
     stage = Plain()
-    stage.passes = passes
+    stage.attacks, stage.epochs = attacks, epochs
     run = Run(tmp_path / "run")
     run.begin(recipe, {})
     engine.Engine(model, [stage], material, recipe.training, run, Progress()).train()

@@ -30,13 +30,12 @@ class RobustTraining(Stage, Method):
     prunes, example_free = False, False
     common = ("method", "data.", "teacher.", "threat.", "sparsity.rate", "pretrain.", "training.", "evaluation.")
     ignores: ClassVar[tuple[str, ...]] = ("teacher.checkpoint", "training.mix")
-    section, criterion, accuracy_of = "pretrain", "robust_error", "PGD-10"
+    section, criterion, accuracy_of, attacks = "pretrain", "robust_error", "PGD-10", True
 
     def __init__(self, model: nn.Module, material: Material, recipe: Recipe) -> None:
         self.epochs = recipe.pretrain.epochs
         self.learning_rate = recipe.pretrain.learning_rate
         self.warmup = recipe.pretrain.warmup
-        self.passes = 1.0 + recipe.pretrain.steps
         self._recipe = recipe.pretrain
         self._model = model
         self.trained = model
@@ -110,7 +109,7 @@ class Natural(RobustTraining):
 
     name, example_free = "natural", True
     ignores = (*RobustTraining.ignores, *(f"pretrain.{setting}" for setting in ("step", "beta", "growing")))
-    criterion = "error"
+    criterion, attacks = "error", False
 
     def robust_loss(self, batch: Batch, threat: Threat) -> Loss:
         logits = self._logits(batch.x)

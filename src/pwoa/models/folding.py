@@ -54,8 +54,9 @@ class _Tracer(fx.Tracer):
         self, m: nn.Module, forward: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
         output = super().call_module(m, forward, args, kwargs)
+        self.returned.pop(name := self.path_of_module(m), None)
         if isinstance(output, fx.Proxy):
-            self.returned[self.path_of_module(m)] = output.node
+            self.returned[name] = output.node
         return output
 
 

@@ -21,7 +21,6 @@ from pwoa.evaluation.subject import Subject
 from pwoa.guard import example_free
 from pwoa.methods import find_pruning
 from pwoa.methods.method import Method
-from pwoa.methods.pruning import STEPS
 from pwoa.models.architectures.registry import architecture_name
 from pwoa.models.border import check_model
 from pwoa.models.checkpoints.folder import describe_model, fingerprint
@@ -135,7 +134,7 @@ def prune(
                 chosen = pruning(student, teacher, material, plan)
                 for stage in chosen.stages:
                     stage.accuracy_of = _validated_on(plan.training.mix)
-                    stage.passes = 1 + STEPS * plan.training.mix
+                    stage.attacks = not chosen.example_free
                 probe = hsic_plane(student, material, plan.objective.points, plan.objective.hsic == "normalised")
                 journal = prepare.journal_of(run, plan, processes)
                 engine = Engine(student, chosen.stages, material, plan.training, journal, progress, probe, processes)

@@ -15,7 +15,7 @@ from pwoa.errors import Diverged, InputError, first_line
 from pwoa.progress import TRAINING, Part, Progress
 from pwoa.recipe.sections import TrainingRecipe
 from pwoa.training import fast
-from pwoa.training.groups import Plan, grouped, layers_with_statistics
+from pwoa.training.groups import Plan, grouped, layers_by_groups
 from pwoa.training.processes import Processes
 from pwoa.training.stage import Material, Stage
 from pwoa.training.steps import Average, Context, Steps, make_optimizer, resume_optimizer
@@ -121,13 +121,15 @@ class Engine:
     def _computing(self) -> AbstractContextManager[None]:
         """Return in which way it is computed. A short training is not worth the wait for the compiler.
 
-        One whose batch normalisation goes by groups is: nothing else makes few kernels of that.
+        One that attacks is, and one whose batch normalisation goes by groups, which nothing else makes few kernels of.
         """
         if self.recipe.mode != "fast":
             return exact_float32()
-        in_groups = self.recipe.batch > self.recipe.group and bool(layers_with_statistics(self.model))
-        passed = sum(stage.epochs * stage.passes for stage in self.stages) * self._steps * self.recipe.batch
-        return fast.compiled(self.model) if in_groups or passed >= fast.WORTH else fast.tuned()
+        in_groups = self.recipe.batch > self.recipe.group and bool(layers_by_groups(self.model))
+        attacking = any(stage.attacks for stage in self.stages)
+        images = sum(stage.epochs for stage in self.stages) * self._steps * self.recipe.batch
+        worth = in_groups or attacking or images >= fast.WORTH
+        return fast.compiled(self.model) if worth else fast.tuned()
 
     def _train_stage(self, number: int, state: dict[str, Any] | None) -> None:
         stage = self.stages[number]

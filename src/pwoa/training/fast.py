@@ -18,7 +18,7 @@ BACKEND = "inductor"
 FIRST = 2
 """So many times something is done before it is recorded."""
 WORTH = 3_000_000
-"""So many images must pass through a network, there and back, to win back the time that compiling it takes."""
+"""So many images must be trained on, all epochs counted, to win back the time that compiling a network takes."""
 PROGRAMS = 256
 """How many versions of one function the compiler keeps: a block has one for each shape, mode and batch."""
 

@@ -62,7 +62,7 @@ class Plan:
 @contextmanager
 def grouped(model: nn.Module, plan: Plan) -> Iterator[None]:
     """While inside, the batch normalisation layers of a model go by the plan in training mode."""
-    layers = [module for module in model.modules() if type(module) in _KINDS and module.momentum is not None]
+    layers = layers_by_groups(model)
     for layer in layers:
         layer.__class__ = _KINDS[type(layer)]
         object.__setattr__(layer, "plan", plan)
@@ -73,6 +73,12 @@ def grouped(model: nn.Module, plan: Plan) -> Iterator[None]:
         for layer in layers:
             layer.__class__ = plain[type(layer)]
             del layer.__dict__["plan"]
+
+
+def layers_by_groups(model: nn.Module) -> list[nn.Module]:
+    """Return the batch normalisation layers that `grouped` changes, also while it does."""
+    kinds = (*_KINDS, *_KINDS.values())
+    return [module for module in model.modules() if type(module) in kinds and module.momentum is not None]
 
 
 def layers_with_statistics(model: nn.Module) -> list[nn.BatchNorm1d | nn.BatchNorm2d]:

@@ -86,8 +86,8 @@ class Stage(ABC):
     criterion: str = "loss"
     """What an epoch of the last stage is selected by: the loss, or a part of it, on the validation split."""
 
-    passes: float = 1.0
-    """How often a step passes its batch through the network, there and back: more where it attacks."""
+    attacks: bool = False
+    """Whether its steps make adversarial examples, each of which takes many passes through the network."""
 
     accuracy_of: str = "natural"
     """Which accuracy on the validation split it is that the logits of `validation_loss` give."""
