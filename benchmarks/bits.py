@@ -81,8 +81,8 @@ def without_seconds(value: Any) -> Any:
 
 def rows(options: argparse.Namespace) -> Iterator[Row]:
     """Yield a row for each run asked for."""
-    torch.set_num_threads(options.threads)  # the order of sums depends on it,
-    os.environ["OMP_NUM_THREADS"] = str(options.threads)  # and a run takes as many as there are free cores, or this
+    torch.set_num_threads(options.threads)  # the order of sums depends on it
+    os.environ["OMP_NUM_THREADS"] = str(options.threads)  # without it a run takes as many as there are free cores
     with tempfile.TemporaryDirectory() as scratch:
         for name, run in runs().items():
             if name in (options.only or [name]):

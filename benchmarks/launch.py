@@ -47,7 +47,8 @@ def rows(options: argparse.Namespace) -> Iterator[Row]:
             )
             seconds = time.perf_counter() - start
             if ended.returncode:
-                raise InputError(f"pwoa prune failed: {(ended.stderr or ended.stdout).strip().splitlines()[-1]}")
+                said = (ended.stderr or ended.stdout).strip().splitlines() or [f"exit code {ended.returncode}"]
+                raise InputError(f"pwoa prune failed: {said[-1]}")
             result = json.loads((folder / RESULT).read_bytes())
             yield {
                 "version": __version__,
@@ -65,13 +66,13 @@ def rows(options: argparse.Namespace) -> Iterator[Row]:
 
 def launch_table(path: Path) -> str:
     """Return the seconds of each process, and what they went into."""
-    head = ["version", "compiler cache", "in all", "training", "evaluation", "the rest", "PGD-20", "note"]
+    head = ["version", "compiler cache", "in all", "training", "evaluation", "the rest", "note"]
     lines = []
     for row in load_rows(path):
         known = [row["seconds"], row["training"], row["evaluation"]]
         rest = None if None in known else known[0] - known[1] - known[2]
         times = ["" if value is None else f"{value:.1f} s" for value in (*known, rest)]
-        lines.append([row["version"], row["cache"], *times, f"{row['pgd20']:.2f}", row["note"]])
+        lines.append([row["version"], row["cache"], *times, row["note"]])
     return markdown(head, lines)
 
 

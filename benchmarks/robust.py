@@ -26,9 +26,9 @@ from pwoa.evaluation.folder import OF_TEACHER
 from pwoa.progress import ConsoleProgress, Progress
 from pwoa.runs.folder import Result
 from pwoa.storage.folder import save_rows
-from pwoa.sweep.rows import epochs_of, mean_and_deviation
+from pwoa.sweep.rows import TEACHER, epochs_of, mean_and_deviation
 
-ATTACKS = ("natural", "pgd20", "cw")
+ATTACKS, AUTOATTACK = ("natural", "pgd20", "cw"), 1000
 _SAME = ("dataset", "architecture", "teacher", "preset", "allocation", "budget", "rate", "seed", "epochs", "settings")
 """What two rows of the same measurement have in common."""
 
@@ -138,7 +138,12 @@ def robust_table(path: Path) -> str:
     networks: dict[tuple[str, str, str], list[Row]] = {}
     for row in load_rows(path):
         networks.setdefault((row["dataset"], row["architecture"], row["teacher"]), []).append(row)
-    return "\n\n".join(map(_table_of_network, networks.values()))
+    dense = {
+        (row["dataset"], row["architecture"], Path(row["teacher"]).stem): row["autoattack"]
+        for row in load_rows(path.with_name("competition.json"))
+        if row["method"] == TEACHER and row.get("n_autoattack") == AUTOATTACK
+    }
+    return "\n\n".join(_table_of_network(rows, dense.get(network)) for network, rows in networks.items())
 
 
 AIMS = {
@@ -157,6 +162,8 @@ def aims_table(path: Path) -> str:
     for budget, aims in AIMS.items():
         for rate, aim in aims.items():
             found = [row["cw"] for row in measured if (row["budget"], row["rate"]) == (budget, rate)]
+            if not found:
+                continue
             difference = f"{statistics.mean(found) - aim:+.2f}".replace("-", "−")
             strong = [row["autoattack"] for row in measured if (row["budget"], row["rate"]) == (budget, rate)]
             values = [mean_and_deviation(found), difference, str(len(found)), mean_and_deviation(strong)]
@@ -164,14 +171,15 @@ def aims_table(path: Path) -> str:
     return markdown(["budget", "rate", "aim", "CW", "difference", "seeds", attack_label("autoattack")], lines)
 
 
-def _table_of_network(measured: Sequence[Row]) -> str:
+def _table_of_network(measured: Sequence[Row], strongest: float | None) -> str:
     groups: dict[tuple[Any, ...], list[Row]] = {}
     for row in sorted(measured, key=lambda row: (row["preset"], row["budget"] == "macs", row["rate"])):
         groups.setdefault((row["preset"], row["budget"], row["rate"], row["allocation"]), []).append(row)
     columns = (*ATTACKS, "autoattack")
     head = ["preset", "allocation", "weights", "multiply-adds", *map(attack_label, columns), "seeds"]
     first = measured[0]
-    lines = [["teacher", "", "1", "1", *(f"{first[f'teacher_{name}']:.2f}" for name in ATTACKS), "", ""]]
+    of_teacher = [f"{first[f'teacher_{name}']:.2f}" for name in ATTACKS] + [f"{strongest:.2f}" if strongest else ""]
+    lines = [["teacher", "", "1", "1", *of_teacher, ""]]
     for (preset, budget, _, allocation), of_group in groups.items():
         rates = [f"{of_group[0][key]:.4g}×" for key in ("weights_rate", "macs_rate")]
         rates[budget == "macs"] = f"**{rates[budget == 'macs']}**"
@@ -195,7 +203,7 @@ def _options(words: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--budget", choices=["weights", "macs"], default="weights", help="what the rate counts")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--images", type=int, default=0, help="of all attacks but AutoAttack; 0 is all")
-    parser.add_argument("--autoattack", type=int, default=1000, help="images of AutoAttack; 0 leaves it out")
+    parser.add_argument("--autoattack", type=int, default=AUTOATTACK, help="images of AutoAttack; 0 leaves it out")
     parser.add_argument("--data-folder", help="the data set's official files")
     parser.add_argument("--set", action="append", default=[], dest="settings", metavar="SECTION.KEY=VALUE")
     parser.add_argument("--minutes", type=float, default=60.0, help="no run begins after this time")
