@@ -18,8 +18,8 @@ TEACHER = "teacher"
 def row_of(recipe: Recipe, result: Mapping[str, Any]) -> dict[str, Any]:
     """Return what a run's recipe and result.json say, as published tables are built from it; None where not measured.
 
-    `n` are the test images, `n_autoattack` and the like those of an attack that saw fewer. A Lite network has no teacher,
-    and all of its training examples are adversarial; its row has its size.
+    `n` are the test images, `n_autoattack` and the like those of an attack that saw fewer. A Lite network has
+    no teacher, and all of its training examples are adversarial; its row has its size.
     """
     lite = "pruned" not in result
     return {
