@@ -6,6 +6,7 @@ import json
 import warnings
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -24,6 +25,7 @@ from pwoa.evaluation.subject import Subject
 from pwoa.progress import ConsoleProgress, Pace, Progress, choose_progress
 from pwoa.recipe import Evaluation, Recipe
 from pwoa.report.table import evaluation_table, result_table, score_rows
+from pwoa.sparsity.selection import smaller
 from pwoa.threat import Threat
 
 Make = Callable[..., Recipe]
@@ -294,7 +296,8 @@ def test_findings_are_python_warnings(tmp_path: Path, tiny_teacher: nn.Module, t
     masked = nn.Sequential(tiny_teacher, Scale())
     with pytest.warns(DefenceWarning, match="vanishing-gradients: ") as caught:
         scores = pwoa.evaluate(masked, tiny_data, attacks="pgd2", threat=SMALL)
-    assert [str(warning.message).partition(":")[0] for warning in caught] == [found.check for found in scores.findings]
+    checks = [found.check for found in scores.findings]
+    assert [str(warning.message).partition(":")[0] for warning in caught] == [*checks, "steps"]  # PGD-2 falls short
     assert all(warning.filename == __file__ for warning in caught)
     recipe = quick(evaluation__checks=True, search__epochs=1, finetune__epochs=1)
     for _ in range(2):  # also where the run is finished
@@ -319,5 +322,57 @@ def test_results_and_data_are_readable(tmp_path: Path, tiny_teacher: nn.Module, 
     assert repr(tiny_data.test) == "<48 images of 1×6×6>"
     recipe = quick(search__epochs=1, finetune__epochs=1)
     result = pwoa.prune(tiny_teacher, tiny_data, recipe=recipe, folder=tmp_path / "run")
-    assert repr(result).startswith(f"<Result in {tmp_path / 'run'}: TinyNet, 4× smaller: natural ")
+    size = f"4× smaller ({result.summary['overall_rate']:.4g}× over all parameters)"
+    assert repr(result).startswith(f"<Result in {tmp_path / 'run'}: TinyNet, {size}: natural ")
     assert "\n" not in repr(result)
+
+
+def test_both_rates_are_told_where_they_differ(tmp_path: Path, tiny_data: Data, quick: Make) -> None:
+    class Placed(nn.Module):
+        """A fifth of its numbers are positions, which are not pruned."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.pos_embed = nn.Parameter(torch.zeros(1, 1, 36))
+            self.first, self.last = nn.Linear(36, 4), nn.Linear(4, 3)
+
+        def forward(self, x: Tensor) -> Tensor:
+            logits: Tensor = self.last(torch.relu(self.first(x.flatten(1) + self.pos_embed[0])))
+            return logits
+
+    recipe = quick(search__epochs=1, finetune__epochs=1, objective__hsic_x=0.0, objective__hsic_y=0.0)
+    result = pwoa.prune(Placed(), tiny_data, recipe=recipe, folder=tmp_path / "run", force=True)
+    overall = result.summary["overall_rate"]
+    assert overall < 3
+    told = f"4× smaller ({overall:.4g}× over all parameters)"
+    assert told in repr(result)
+    page = pwoa.report(tmp_path / "run", out=tmp_path / "page.html").read_text(encoding="utf-8")
+    assert told in page
+    assert "Not pruned: pos_embed (positions)." in page.replace("<wbr>", "")
+    assert smaller(4.0, 3.99) == smaller(4.0, None) == "4× smaller"
+
+
+def test_python_is_warned_of_attacks_that_fall_short(
+    tmp_path: Path, tiny_teacher: nn.Module, tiny_data: Data, quick: Make
+) -> None:
+    with pytest.warns(DefenceWarning, match=r"steps: PGD-2 moves at most 0\.002 of 0\.05") as caught:
+        pwoa.evaluate(tiny_teacher, tiny_data, attacks="pgd2", threat=SMALL, checks=False)
+    assert all(warning.filename == __file__ for warning in caught)
+    recipe = quick(search__epochs=1, finetune__epochs=1, threat__radius=0.05, threat__step=0.001)
+    for _ in range(2):  # also where the run is finished
+        with pytest.warns(DefenceWarning, match="steps: PGD-2 moves at most"):
+            pwoa.prune(tiny_teacher, tiny_data, recipe=recipe, folder=tmp_path / "run", force=True)
+
+
+def test_an_evaluation_takes_the_threads_that_are_free_and_says_so(
+    tiny_teacher: nn.Module, tiny_data: Data, monkeypatch: pytest.MonkeyPatch, told: Any
+) -> None:
+    usual, seen = torch.get_num_threads(), []
+    free = usual + 1
+    monkeypatch.setattr("pwoa.evaluation.evaluate.choose_threads", lambda: free)
+    tiny_teacher.register_forward_hook(lambda *_: seen.append(torch.get_num_threads()))
+    pwoa.evaluate(tiny_teacher, tiny_data, attacks="natural", checks=False, device="cpu", progress=told)
+    assert seen[-1] == free
+    assert torch.get_num_threads() == usual
+    why = "for other work keeps the cores busy (OMP_NUM_THREADS chooses)"
+    assert f"{free} threads instead of {usual}, {why}" in told.said

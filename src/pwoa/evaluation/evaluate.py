@@ -10,15 +10,16 @@ from pathlib import Path
 from types import NoneType
 from typing import Any
 
+import torch
 from torch import nn
 
 from pwoa.data.images import Data
 from pwoa.data.load import load_data
-from pwoa.devices import choose_device
-from pwoa.errors import InputError
+from pwoa.devices import choose_device, choose_threads, using_threads
+from pwoa.errors import InputError, counted
 from pwoa.evaluation.checks import warn_of
 from pwoa.evaluation.measure import measure, parts
-from pwoa.evaluation.scores import Scores
+from pwoa.evaluation.scores import Scores, weak_steps
 from pwoa.evaluation.subject import Subject
 from pwoa.models.checkpoints.folder import DESCRIPTION
 from pwoa.models.load import EXPORTED, kind_of, load_model, trained_threat
@@ -147,12 +148,20 @@ def evaluate(
     if place is not None:
         progress.say(f"evaluation folder: {place}")
     progress.plan(parts(subject, evaluation, threat))
+    usual, threads = torch.get_num_threads(), choose_threads() if where.type == "cpu" else torch.get_num_threads()
+    if threads != usual:
+        busy = "for other work keeps the cores busy (OMP_NUM_THREADS chooses)"
+        progress.say(f"{counted(threads, 'thread')} instead of {usual}, {busy}")
     try:
-        scores = measure(subject, evaluation, threat, folder=place, name=label, progress=progress)
+        with using_threads(threads):
+            scores = measure(subject, evaluation, threat, folder=place, name=label, progress=progress)
     except KeyboardInterrupt:
         progress.say(f"stopped; the same command, with the folder {place}, resumes" if place else "stopped")
         raise
-    warn_of((finding.check, finding.message) for finding in scores.findings)
+    found = [(finding.check, finding.message) for finding in scores.findings]
+    if limit := weak_steps(scores.accuracies, threat):
+        found.append(("steps", limit))
+    warn_of(found)
     return dataclasses.replace(scores, folder=place)
 
 

@@ -15,6 +15,7 @@ from pwoa.report.html import Markup, breakable, element, join, table
 from pwoa.report.repeat import commands
 from pwoa.report.story import NATURAL, WORST, Accuracy, Layer, Measured, Story, number, whole, words
 from pwoa.report.svg import draw, share_bar, stacked_bar
+from pwoa.sparsity.selection import describe_left_out, smaller
 
 TEACHER, STUDENT = 7, 0
 """The looks of the dense network and of the one that a run ended with."""
@@ -27,7 +28,8 @@ def title_of(story: Story) -> str:
     what = " on ".join(filter(None, (story.architecture or "a network", story.data)))
     if not story.pruned or not story.rate:
         return what
-    return f"{what}, {'' if story.state == 'finished' else 'to be '}{story.rate:.4g}× smaller"
+    size = smaller(story.rate, number(story.result.get("overall_rate"), 0))
+    return f"{what}, {'' if story.state == 'finished' else 'to be '}{size}"
 
 
 def lead_of(story: Story) -> Markup:
@@ -282,6 +284,10 @@ def _size(story: Story) -> Markup:
     )
     if layers:
         told += _layers(layers)
+    named = result.get("left_out")
+    if isinstance(named, dict) and named:
+        left_out = {words(name): words(reason) for name, reason in named.items()}
+        told += element("p", f"Not pruned: {describe_left_out(left_out, shown=len(left_out))}.")
     return element("div", told, class_="columns")
 
 

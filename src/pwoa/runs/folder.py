@@ -38,6 +38,7 @@ from pwoa.models.checkpoints.archive import check_torch_file
 from pwoa.models.checkpoints.folder import DESCRIPTION, WEIGHTS, fingerprint, to_safetensors
 from pwoa.recipe import RECIPE, Recipe, flat, recorded_recipe, sealed_toml
 from pwoa.recipe.sections import INCIDENTAL
+from pwoa.sparsity.selection import smaller
 from pwoa.storage.folder import RESULT, Folder, appending, naming, replacing
 from pwoa.storage.reading import TEXT_LIMIT, open_file, read_bytes
 
@@ -147,7 +148,7 @@ class Result:
     def __repr__(self) -> str:
         """Write what came out in a line."""
         accuracy = self.summary.get("pruned") or self.summary.get("accuracy") or {}
-        rate = f", {self.summary['rate']:.4g}× smaller" if "rate" in self.summary else ""
+        rate = f", {smaller(self.summary['rate'], self.summary.get('overall_rate'))}" if "rate" in self.summary else ""
         measured = ", ".join(f"{attack_label(name)} {value:.2f} %" for name, value in accuracy.items())
         return f"<Result in {self.folder}: {type(self.model).__name__}{rate}: {measured or 'measured elsewhere'}>"
 

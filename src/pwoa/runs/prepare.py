@@ -16,7 +16,7 @@ from pwoa.data.load import load_data
 from pwoa.devices import choose_device, choose_threads, device_name, using_threads
 from pwoa.errors import Diverged, InputError, counted
 from pwoa.evaluation.measure import measure, parts
-from pwoa.evaluation.scores import Scores
+from pwoa.evaluation.scores import Scores, weak_steps
 from pwoa.evaluation.subject import Subject, curve_threats
 from pwoa.models.border import check_complete
 from pwoa.models.load import load_model
@@ -234,7 +234,12 @@ def evaluation_summary(scores: Scores, teacher: Scores | None = None) -> dict[st
     return {"images": scores.images, "fewer": scores.fewer, "warnings": warnings}
 
 
-def findings_in(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Return the findings of the defence checks that result.json lists, as (check, message)."""
-    found = summary.get("warnings", [])
-    return [(", ".join([entry["check"], *filter(None, [entry.get("model")])]), entry["message"]) for entry in found]
+def findings_in(summary: Mapping[str, Any], threat: Threat | None = None) -> list[tuple[str, str]]:
+    """Return the findings of the defence checks that result.json lists, as (check, message).
+
+    threat: with it also which attacks cannot reach the edge of its ball.
+    """
+    listed = summary.get("warnings", [])
+    found = [(", ".join([entry["check"], *filter(None, [entry.get("model")])]), entry["message"]) for entry in listed]
+    limit = weak_steps(summary.get("pruned") or summary.get("accuracy") or (), threat) if threat else ""
+    return [*found, *([("steps", limit)] if limit else [])]

@@ -83,7 +83,7 @@ def pretrain(
             progress = progress if processes.first else Progress()
             run, loaded = prepare.open_run(folder, loaded, identity, processes, holding, progress)
             if done := prepare.finished_result(run, network, processes, progress):
-                warn_of(prepare.findings_in(done.summary))
+                warn_of(prepare.findings_in(done.summary, loaded.recipe.threat))
                 return done
             plan = loaded.recipe
             progress.say(_announce(loaded, material, size, run, prepare.where_text(loaded, processes), notes))
@@ -123,7 +123,7 @@ def pretrain(
                 **prepare.evaluation_summary(scores),
             }
             summary = run.finish(summary)
-    warn_of(prepare.findings_in(summary))
+    warn_of(prepare.findings_in(summary, loaded.recipe.threat))
     return Result(network, run.path, summary, run.metrics())
 
 

@@ -117,7 +117,7 @@ def prune(
             progress = progress if processes.first else Progress()
             run, loaded = prepare.open_run(folder, loaded, identity, processes, holding, progress)
             if done := prepare.finished_result(run, student, processes, progress):
-                warn_of(prepare.findings_in(done.summary))
+                warn_of(prepare.findings_in(done.summary, loaded.recipe.threat))
                 return done
             plan = loaded.recipe
             kept = (
@@ -187,7 +187,7 @@ def prune(
             if warning := warn_of_thin_layers(student, plan.sparsity, left):
                 summary["warnings"].append({"check": "thin layers", "message": warning})
             summary = run.finish(summary)
-    warn_of(prepare.findings_in(summary))
+    warn_of(prepare.findings_in(summary, loaded.recipe.threat))
     return Result(student, run.path, summary, run.metrics())
 
 
