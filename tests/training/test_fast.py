@@ -237,6 +237,21 @@ def test_without_room_for_graphs_everything_is_still_done(record: bool, room: in
     assert replayed.captures == (room if record else 0)
 
 
+def test_no_graph_among_the_garbage_is_freed_while_another_is_recorded() -> None:
+    class Watched(Recorded):
+        collecting: bool | None = None
+
+        def _capture(self, action: Callable[[torch.Tensor], None], example: torch.Tensor) -> None:
+            self.collecting = gc.isenabled()
+            super()._capture(action, example)
+
+    replayed = Watched(record=True)
+    for _ in range(FIRST + 1):
+        replayed(lambda values: None, torch.zeros(1), None)
+    assert replayed.collecting is False
+    assert gc.isenabled()
+
+
 def test_what_cannot_be_recorded_is_an_error_with_a_way_out() -> None:
     class Refused(Replayed):
         def _capture(self, action: Callable[[torch.Tensor], None], example: torch.Tensor) -> None:

@@ -1,5 +1,6 @@
 """Speed: compiled networks, and what is done for each batch replayed as CUDA graphs."""
 
+import gc
 import os
 import shutil
 import warnings
@@ -89,6 +90,18 @@ def _where_differentiated(fast: Callable[..., Any], plain: Callable[..., Any]) -
     return forward
 
 
+@contextmanager
+def _no_collection() -> Iterator[None]:
+    """While inside, no garbage is collected: a CUDA graph that is freed while another is recorded breaks it."""
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collecting:
+            gc.enable()
+
+
 class Replayed:
     """Something done with a tensor, again and again: recorded as a CUDA graph, it is launched as one.
 
@@ -127,7 +140,8 @@ class Replayed:
         if self._graph is not None and constants == self._built_in:
             return True
         try:
-            self._capture(action, example)
+            with _no_collection():
+                self._capture(action, example)
         except torch.OutOfMemoryError:  # a graph needs memory of its own
             self._record, self._graph, self._given = False, None, None
             return False
