@@ -55,17 +55,22 @@ def competition_table(path: Path) -> str:
     head = ["method", "rate", "mix ratio", "epochs", *(attack_label(column) for column in COLUMNS), "seeds"]
     tables = []
     for (dataset, architecture), lines in _networks(load_rows(path)).items():
-        cells = []
+        cells, smaller = [], set()
+        most = max(row.get("n_autoattack") or 0 for line in lines for row in line)
         for line in lines:
             row = line[0]
             accuracies = {column: mean_and_deviation([row[column] for row in line]) for column in COLUMNS}
             if row.get("square") == "paper":
                 accuracies["autoattack"] += " †"
+            if (images := row.get("n_autoattack") or most) < most:
+                accuracies["autoattack"] += " ‡"
+                smaller.add(f"{images:,}")
             settings = [_name(row), f"{row['rate']:g}", f"{row['mix']:g}", row["epochs"]]
             cells.append([*settings, *accuracies.values(), f"{len(line)}"])
-        fewer = f" (AutoAttack: {row['n_autoattack']:,})" if row.get("n_autoattack") else ""
+        fewer = f" (AutoAttack: {most:,})" if most else ""
         table = markdown(head, cells)
         note = "\n\n† AutoAttack with `square-paper`, which can break more." if "†" in table else ""
+        note += f"\n\n‡ AutoAttack on {' or '.join(sorted(smaller))} images." if smaller else ""
         tables.append(
             f"{architecture} on {dataset}, {row['n']:,} test images{fewer}, {row['device']}; accuracy in "
             f"percent, mean ± standard deviation over the seeds:\n\n{table}{note}"

@@ -29,6 +29,7 @@ from pwoa.storage.folder import save_rows
 from pwoa.sweep.rows import TEACHER, epochs_of, mean_and_deviation
 
 ATTACKS, AUTOATTACK = ("natural", "pgd20", "cw"), 1000
+ROBUST = "cifar10-robust"
 _SAME = ("dataset", "architecture", "teacher", "preset", "allocation", "budget", "rate", "seed", "epochs", "settings")
 """What two rows of the same measurement have in common."""
 
@@ -153,11 +154,30 @@ AIMS = {
 """What was aimed at under CW, by budget and rate, on the ResNet-18 whose teacher has 47.54."""
 
 
+def equal_time_table(path: Path) -> str:
+    """Return methods with adversarial examples that trained about as long as the preset robust, which is the last."""
+    own = [row for row in load_rows(path.with_name("robust.json")) if (row["preset"], row["rate"]) == (ROBUST, 16.0)]
+    own = [row for row in own if row["budget"] == "weights"]
+    fastest = min(row["training_seconds"] for row in own)
+    lines = []
+    for row in sorted(load_rows(path), key=lambda row: row["autoattack"]):
+        times = (row["training_seconds"], without_compiling(row["later_epochs"]))
+        lines.append([row["method"], f"{row['mix']:g}", row["epochs"], *(f"{time:.1f} s" for time in times)])
+        lines[-1] += [f"{row['macs_rate']:.3g}×", *(f"{row[column]:.2f}" for column in (*ATTACKS, "autoattack"))]
+    means = (mean_and_deviation([row[column] for row in own]) for column in (*ATTACKS, "autoattack"))
+    lines.append([f"`{ROBUST}`", "0", own[0]["epochs"], f"{fastest:.1f} s", "", f"{own[0]['macs_rate']:.3g}×", *means])
+    head = ["method", "mix ratio", "epochs", "training", "without compiling", "multiply-adds"]
+    return markdown([*head, *map(attack_label, (*ATTACKS, "autoattack"))], lines)
+
+
+def without_compiling(later: Sequence[float]) -> float:
+    """Return the seconds of all epochs with the first, in which programs are compiled, as long as the later ones."""
+    return sum(later) + statistics.mean(later)
+
+
 def aims_table(path: Path) -> str:
     """Return what the preset for CIFAR-10 was to keep under CW, and what it keeps."""
-    measured = [
-        row for row in load_rows(path) if (row["preset"], row["architecture"]) == ("cifar10-robust", "resnet18")
-    ]
+    measured = [row for row in load_rows(path) if (row["preset"], row["architecture"]) == (ROBUST, "resnet18")]
     lines = []
     for budget, aims in AIMS.items():
         for rate, aim in aims.items():
@@ -186,9 +206,11 @@ def _table_of_network(measured: Sequence[Row], strongest: float | None) -> str:
         values = [[row[name] for row in of_group if row[name] is not None] for name in columns]
         cells = [mean_and_deviation(of_column) if of_column else "" for of_column in values]
         lines.append([f"`{preset}`", allocation, *rates, *cells, str(len({row["seed"] for row in of_group}))])
+    attacked = max(len([row for row in own if row["autoattack"] is not None]) for own in groups.values())
     return (
         f"{first['architecture']} on {first['dataset']}, {first['n']:,} test images (AutoAttack: "
-        f"{max(row['n_autoattack'] for row in measured):,}, of one seed), {first['device']}; accuracy in percent, and "
+        f"{max(row['n_autoattack'] for row in measured):,}, of {'one seed' if attacked < 2 else 'all seeds'}), "
+        f"{first['device']}; accuracy in percent, and "
         "how many times fewer weights and multiply-adds there are, in bold the budget that was set:\n\n"
         + markdown(head, lines)
     )
@@ -197,7 +219,7 @@ def _table_of_network(measured: Sequence[Row], strongest: float | None) -> str:
 def _options(words: Sequence[str] | None) -> argparse.Namespace:
     parser = option_parser(__doc__)
     parser.set_defaults(out=Path("runs/robust/rows.json"))
-    parser.add_argument("--presets", nargs="+", default=["cifar10-robust"], help="as cifar10-robust cifar10")
+    parser.add_argument("--presets", nargs="+", default=[ROBUST], help="as cifar10-robust cifar10")
     parser.add_argument("--teacher", help="the robust teacher (default: the preset's)")
     parser.add_argument("--rates", type=float, nargs="+", default=[4.0, 8.0, 16.0, 64.0, 100.0])
     parser.add_argument("--budget", choices=["weights", "macs"], default="weights", help="what the rate counts")

@@ -66,6 +66,22 @@ def test_the_table_has_both_budgets_and_leaves_open_what_was_not_measured(tmp_pa
     assert robust.robust_table(tmp_path / "rows.json").count("| teacher |") == 2  # a table for each network
 
 
+def test_methods_in_the_same_time_stand_above_the_preset_with_the_first_epoch_as_long_as_the_others(
+    tmp_path: Path,
+) -> None:
+    row = {"rate": 16.0, "macs_rate": 4.5, "epochs": "1+2", "natural": 80.0, "pgd20": 50.0, "cw": 45.0}
+    own = {**row, "preset": "cifar10-robust", "budget": "weights", "autoattack": 43.0, "training_seconds": 30.0}
+    other = {**own, "cw": 46.0, "autoattack": None, "training_seconds": 20.0}
+    (tmp_path / "robust.json").write_text(json.dumps([own, other, {**own, "budget": "macs", "cw": 0.0}]))
+    method = {**row, "mix": 1.0, "training_seconds": 50.0, "later_epochs": [4.0, 6.0]}
+    rows = [{**method, "method": "first", "autoattack": 44.0}, {**method, "method": "second", "autoattack": 41.0}]
+    (tmp_path / "equal-time.json").write_text(json.dumps(rows))
+    lines = robust.equal_time_table(tmp_path / "equal-time.json").splitlines()
+    assert [line.split(" | ")[0] for line in lines[2:]] == ["| second", "| first", "| `cifar10-robust`"]
+    assert lines[3] == "| first | 1 | 1+2 | 50.0 s | 15.0 s | 4.5× | 80.00 | 50.00 | 45.00 | 44.00 |"
+    assert "| 20.0 s |  | 4.5× | 80.00 ± 0.00 | 50.00 ± 0.00 | 45.50 ± 0.71 | 43.00 |" in lines[4]
+
+
 def test_nothing_begins_when_the_time_is_over(few: list[str], tmp_path: Path, told: Any) -> None:
     out = tmp_path / "rows.json"
     robust.main([*few, "--presets", "mnist-robust", "--rates", "8", "--minutes", "-1", "--out", str(out)], told)
