@@ -243,7 +243,7 @@ class ConsoleProgress(Progress):
         accuracy = f"{line['accuracy_of']} accuracy {validation['accuracy']:.2f} %"
         self.show(f"{accuracy}, validation loss {validation['loss']:.4f}")
         self.say(
-            f"{line['stage']:>8} {line['epoch'] + 1:>3}/{epochs}  loss {line['train']['loss']:.4f}  "
+            f"{line['stage']:>10} {line['epoch'] + 1:>3}/{epochs}  loss {line['train']['loss']:.4f}  "
             f"validation loss {validation['loss']:.4f}  {accuracy}  "
             f"{line['seconds'] + line['validation_seconds']:.1f} s"
         )

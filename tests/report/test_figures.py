@@ -88,6 +88,25 @@ def test_points_stand_where_their_values_are_and_lead_to_their_runs() -> None:
     assert svg.attrib["role"] == "group"  # an image has no links in it
 
 
+@pytest.mark.parametrize(
+    ("begin", "names"),
+    [
+        ((0.9, 50.5, 100.5), ["allocation", "search", "finetune"]),
+        ((0.9, 2.5, 82.5), ["allocation, search", "finetune"]),
+    ],
+)
+def test_the_name_of_a_short_stage_stands_with_the_next_one(begin: tuple[float, ...], names: list[str]) -> None:
+    borders = tuple(zip(begin, ("allocation", "search", "finetune"), strict=True))
+    series = Series("s", ((1, 0), (150, 1)))
+    svg = parsed(draw(Plot("t", "w", "x", "y", (series,), (0, 151), borders=borders))).find("svg")
+    assert svg is not None
+    found = [text for text in svg.iter("text") if text.attrib.get("class") == "faint"]
+    assert [text.text for text in found] == names
+    places = [float(text.attrib["x"]) for text in found]
+    assert places == sorted(places)
+    assert len([line for line in svg.iter("line") if line.attrib["class"] == "border"]) == 2
+
+
 @given(st.lists(st.tuples(Numbers, Numbers), min_size=1, max_size=200), st.sampled_from(["", "x", "y", "xy"]))
 def test_any_points_are_drawn_inside_the_figure(points: list[tuple[float, float]], log: str) -> None:
     drawn = draw(

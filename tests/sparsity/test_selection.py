@@ -167,6 +167,14 @@ class TestFewInputs:
     def test_shares_have_a_least(self) -> None:
         assert shared_out({"a": 30.0, "b": 10.0}, {"a": 100, "b": 100}, 40, {"b": 15}) == {"a": 25, "b": 15}
 
+    def test_a_budget_that_does_not_pay_for_the_least_is_refused(self) -> None:
+        wanted, limits = {"a": 3.0, "b": 3.0, "c": 3.0}, dict.fromkeys("abc", 10)
+        assert shared_out(wanted, limits, 6, {"a": 4}) == {"a": 4, "b": 1, "c": 1}
+        with pytest.raises(InputError, match="5 weights cannot be shared out among 3 layers; lower the rate"):
+            shared_out(wanted, limits, 5, {"a": 4})
+        with pytest.raises(InputError, match="13 multiply-adds cannot be shared out among 3 layers; lower the rate"):
+            shared_out(wanted, limits, 13, {"a": 4}, {"a": 3})
+
     def test_a_run_says_so_and_warns_of_layers_with_less_than_a_handful(self) -> None:
         chosen, recipe = select(self.mobile), SparsityRecipe(rate=4)
         denser, thin = plan_notes(self.mobile, recipe, allocate(chosen.weights, recipe, chosen.least))

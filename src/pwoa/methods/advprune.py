@@ -16,7 +16,7 @@ from pwoa.training import Material
 
 
 class AdvPrune(Pwoa):
-    """The two stages of PwoA with cross-entropy as the only term."""
+    """The stages of PwoA with cross-entropy as the only term."""
 
     name = "advprune"
     uses: ClassVar[tuple[str, ...]] = ("search.", "finetune.")
@@ -37,6 +37,10 @@ class Magnitude(AdvPrune):
     def __init__(self, student: nn.Module, teacher: nn.Module, material: Material, recipe: Recipe) -> None:
         super().__init__(student, teacher, material, recipe)
         self.stages = self.stages[-1:]
+
+    @classmethod
+    def learns_allocation(cls, recipe: Recipe) -> bool:
+        return False
 
     @classmethod
     def stage_epochs(cls, recipe: Recipe) -> tuple[int, ...]:

@@ -25,9 +25,10 @@ from pwoa.errors import InputError
 from pwoa.methods.hydra import Hydra, Scoring, Tuning
 from pwoa.methods.method import PruningMethod
 from pwoa.methods.pruning import mixed_classification
-from pwoa.recipe import Recipe
+from pwoa.recipe import Recipe, SparsityRecipe
 from pwoa.recipe.methods import HarpSettings
 from pwoa.sparsity import Constraint, Masks, affordable, budget, select, shared_out, sizes
+from pwoa.sparsity.allocation import ONE_EACH, Costs, cost
 from pwoa.training.stage import Batch, Loss, Material
 
 PUBLISHED_EPOCHS = 20
@@ -46,14 +47,10 @@ class Harp(Hydra):
         PruningMethod.__init__(self, student, teacher, material, recipe)
         if recipe.sparsity.budget != "weights":
             raise InputError(f"{self.name} learns its shares of a budget of weights; set sparsity.budget to weights")
-        chosen = select(student, recipe.sparsity)
-        weights, total = chosen.weights, budget(chosen.weights, recipe.sparsity.rate)
-        least = affordable(chosen.least, total)
-        kept = shared_out(sizes(weights), sizes(weights), total, least)
-        constraint = Constraint(weights, kept, recipe.sparsity.pattern, least)
         loss = mixed_classification(student, material, recipe)
-        scoring = ShareScoring(student, loss, constraint, recipe)
-        self.stages = [scoring, Tuning(loss, scoring, Masks(constraint), recipe)]
+        settings, search = recipe.own_settings(HarpSettings), recipe.search
+        scoring = ShareScoring(student, loss, recipe.sparsity, search.epochs, search.learning_rate, settings)
+        self.stages = [scoring, Tuning(loss, scoring, Masks(scoring.constraint), recipe)]
 
     @classmethod
     def hints(cls, recipe: Recipe) -> list[str]:
@@ -62,24 +59,41 @@ class Harp(Hydra):
 
 
 class ShareScoring(Scoring):
-    """Learns scores, and the share of its weights that each layer keeps. The budget is the constraint's total."""
+    """Learns scores, and the share of its weights that each layer keeps.
+
+    units: what the budget counts of a weight of each layer, if it is not 1. first: the shares at first, if they are not
+    the same in every layer.
+    """
 
     def __init__(
-        self, student: nn.Module, loss: Callable[[Batch], Loss], constraint: Constraint, recipe: Recipe
+        self,
+        student: nn.Module,
+        loss: Callable[[Batch], Loss],
+        sparsity: SparsityRecipe,
+        epochs: int,
+        learning_rate: float,
+        settings: HarpSettings,
+        units: Costs = ONE_EACH,
+        first: Mapping[str, float] | None = None,
     ) -> None:
-        super().__init__(student, loss, constraint, recipe)
-        settings = recipe.own_settings(HarpSettings)
-        dense = list(self._dense.values())
-        total = sum(weight.numel() for weight in dense)
-        self._budget = sum(constraint.kept.values())
+        chosen = select(student, sparsity)
+        numbers, self._units = sizes(chosen.weights), units
+        self._budget = budget(chosen.weights, sparsity.rate, units)
+        least = affordable(chosen.least, self._budget, units)
+        kept = shared_out(numbers, numbers, self._budget, least, units)
+        constraint = Constraint(chosen.weights, kept, sparsity.pattern, least)
+        super().__init__(student, loss, constraint, epochs, learning_rate)
+        dense, total = list(self._dense.values()), cost(numbers, units)
         self._least = settings.minimum * self._budget / total
-        start = (math.sqrt(self._budget / total) - self._least) / (1 - self._least) if self._least < 1 else 1.0
-        first = torch.full((len(dense),), min(start, 0.99), device=dense[0].device)
-        self.rates = nn.Parameter(torch.logit(first))
-        self._sizes = torch.tensor([weight.numel() for weight in dense], dtype=first.dtype, device=first.device)
-        self._lowest = torch.tensor([float(constraint.least.get(name, 0)) for name in self._dense]).to(first)
+        even = math.sqrt(self._budget / total)
+        shares = torch.tensor([(first or {}).get(name, even) for name in self._dense], device=dense[0].device)
+        free = (shares - self._least) / (1 - self._least) if self._least < 1 else torch.ones_like(shares)
+        self.rates = nn.Parameter(torch.logit(free.clamp(0.01, 0.99)))
+        self._sizes = torch.tensor([weight.numel() for weight in dense], dtype=shares.dtype, device=shares.device)
+        self._prices = torch.tensor([float(units.get(name, 1)) for name in self._dense]).to(shares)
+        self._lowest = torch.tensor([float(constraint.least.get(name, 0)) for name in self._dense]).to(shares)
         self._growth = settings.gamma * PUBLISHED_EPOCHS / self.epochs
-        self.gamma, self._met = torch.zeros_like(first[0]), False
+        self.gamma, self._met = torch.zeros_like(shares[0]), False
 
     def parameters(self) -> Iterable[nn.Parameter]:
         return [*super().parameters(), self.rates]
@@ -100,24 +114,32 @@ class ShareScoring(Scoring):
         return torch.maximum(self._sizes * shares, self._lowest)
 
     def penalty(self) -> Tensor:
-        """Return max(kept / budget − 1, 0)."""
-        return (self.wanted().sum() / self._budget - 1).clamp_min(0)
+        """Return max(kept / budget − 1, 0), both as the budget counts."""
+        return (self._cost() / self._budget - 1).clamp_min(0)
+
+    def _cost(self) -> Tensor:
+        return (self.wanted() * self._prices).sum()
 
     def pass_on(self, gradients: Mapping[str, Tensor]) -> None:
         super().pass_on(gradients)
         slope = torch.sigmoid(self.rates) * torch.sigmoid(-self.rates) * (1 - self._least)
         through = torch.stack([gradient.sum() for gradient in gradients.values()])
-        over = (self.wanted().sum() > self._budget) * self.gamma / self._budget
-        self.rates.grad = slope * (through + over * self._sizes)
+        over = (self._cost() > self._budget) * self.gamma / self._budget
+        self.rates.grad = slope * (through + over * self._sizes * self._prices)
 
     def masks(self) -> dict[str, Tensor]:
         counts = self.wanted().round().clamp_min(1).unbind()
         return {name: largest(score, count) for (name, score), count in zip(self._scores.items(), counts, strict=True)}
 
-    def final_masks(self) -> dict[str, Tensor]:
+    @property
+    def constraint(self) -> Constraint:
+        """The constraint as far as it is learned: what each layer is to keep, scaled to the budget."""
         wanted = dict(zip(self._scores, self.wanted().tolist(), strict=True))
-        kept = shared_out(wanted, sizes(self._dense), self._budget, self._constraint.least)
-        self._constraint = self._constraint.with_kept(kept)
+        kept = shared_out(wanted, sizes(self._dense), self._budget, self._constraint.least, self._units)
+        return self._constraint.with_kept(kept)
+
+    def final_masks(self) -> dict[str, Tensor]:
+        self._constraint = self.constraint
         return super().masks()
 
     def after_epoch(self, epoch: int, validation: Mapping[str, float]) -> Mapping[str, Any]:

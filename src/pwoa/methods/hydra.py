@@ -37,7 +37,7 @@ class Hydra(PruningMethod):
         super().__init__(student, teacher, material, recipe)
         constraint = Constraint.of(student, recipe.sparsity, material.example())
         loss = mixed_loss(student, material, recipe)
-        scoring = Scoring(student, loss, constraint, recipe)
+        scoring = Scoring(student, loss, constraint, recipe.search.epochs, recipe.search.learning_rate)
         self.stages = [scoring, Tuning(loss, scoring, Masks(constraint), recipe)]
 
     @classmethod
@@ -55,9 +55,14 @@ class Scoring(Stage):
     name, section = "scores", "search"
 
     def __init__(
-        self, student: nn.Module, loss: Callable[[Batch], Loss], constraint: Constraint, recipe: Recipe
+        self,
+        student: nn.Module,
+        loss: Callable[[Batch], Loss],
+        constraint: Constraint,
+        epochs: int,
+        learning_rate: float,
     ) -> None:
-        self.epochs, self.learning_rate = recipe.search.epochs, recipe.search.learning_rate
+        self.epochs, self.learning_rate = epochs, learning_rate
         self._loss = loss
         self._constraint, self._weights = constraint, dict(constraint.weights)
         self._dense = {name: weight.detach().clone() for name, weight in self._weights.items()}

@@ -75,6 +75,11 @@ class PruningMethod(Method):
     stages: list[Stage]
 
     @classmethod
+    def learns_allocation(cls, recipe: Recipe) -> bool:
+        """Tell whether it learns how many weights each layer keeps, so that this is not known before."""
+        return not cls.uses_setting("sparsity.allocation")
+
+    @classmethod
     def hints(cls, recipe: Recipe) -> list[str]:
         """Tell in what the recipe differs from the preset of this method for its data, where there is one."""
         preset = preset_for(recipe.data.name, cls.name)

@@ -4,8 +4,9 @@ Two stages on natural examples. `search` minimises L = λ L_D + L_H (+ λ_ce L_C
 constraint; `finetune` fixes the masks it found and goes on with L. With λ = λx = λy = 0 and λ_ce = 1 it is the
 naive pruning that the paper compares with.
 
-Beyond the paper, and off in its presets: the hidden layers are matched with the teacher's (`objective.hidden`), and
-the constraint tightens gradually (`search.start_rate`).
+Beyond the paper, and off in its presets: the hidden layers are matched with the teacher's (`objective.hidden`), the
+constraint tightens gradually (`search.start_rate`), and a stage before the search learns how the layers share the
+budget (`sparsity.allocation = "learned"`).
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -19,12 +20,14 @@ from torch import Tensor, nn
 from pwoa.errors import InputError
 from pwoa.methods.method import PruningMethod
 from pwoa.methods.pruning import CHUNK, Asked, MaskedStage, Mixer, teacher_hidden, teacher_logits
+from pwoa.methods.shares import Shares
 from pwoa.models.border import as_logits
 from pwoa.models.hidden import hidden_points, recording
 from pwoa.objectives.hsic import bottleneck
 from pwoa.objectives.terms import classification, distillation, matching, mean_squares
 from pwoa.recipe.sections import ObjectiveRecipe, Recipe, SearchRecipe, TrainingRecipe
 from pwoa.sparsity import Admm, Constraint, Masks
+from pwoa.sparsity.allocation import LEARNED
 from pwoa.training.stage import Batch, Loss, Material, Stage
 
 TIGHTENING = 0.8
@@ -138,18 +141,31 @@ class Objective:
 
 
 class Pwoa(PruningMethod):
-    """ADMM on the objective, then masked fine-tuning."""
+    """ADMM on the objective, then masked fine-tuning; before them the allocation, where it is learned."""
 
     name = "pwoa"
     uses: ClassVar[tuple[str, ...]] = ("objective.", "search.", "finetune.")
 
     def __init__(self, student: nn.Module, teacher: nn.Module, material: Material, recipe: Recipe) -> None:
         super().__init__(student, teacher, material, recipe)
-        constraint = Constraint.of(student, recipe.sparsity, material.example())
         mixer = Mixer(student, material, recipe)
         objective = Objective(student, teacher, material, recipe.objective, recipe.training, mixer)
-        finetune = Finetune(objective, Masks(constraint), recipe.finetune.epochs, recipe.finetune.learning_rate)
-        self.stages = [Search(objective, constraint, recipe.search), finetune]
+        shares, x = None, material.example()
+        if self.learns_allocation(recipe):
+            shares = Shares(student, objective, objective.watching, recipe, x)
+        constraint = shares.constraint if shares else Constraint.of(student, recipe.sparsity, x)
+        search = Search(objective, constraint, recipe.search, shares)
+        finetune = Finetune(objective, search, recipe.finetune.epochs, recipe.finetune.learning_rate)
+        self.stages = [*([shares] if shares else []), search, finetune]
+
+    @classmethod
+    def learns_allocation(cls, recipe: Recipe) -> bool:
+        return recipe.sparsity.allocation == LEARNED
+
+    @classmethod
+    def stage_epochs(cls, recipe: Recipe) -> tuple[int, ...]:
+        first = (recipe.search.allocation_epochs,) if cls.learns_allocation(recipe) else ()
+        return *first, recipe.search.epochs, recipe.finetune.epochs
 
 
 class Search(Stage):
@@ -157,18 +173,27 @@ class Search(Stage):
 
     name = "search"
 
-    def __init__(self, objective: Objective, constraint: Constraint, recipe: SearchRecipe) -> None:
+    def __init__(
+        self, objective: Objective, constraint: Constraint, recipe: SearchRecipe, shares: Shares | None = None
+    ) -> None:
         self.epochs = recipe.epochs
         self.learning_rate = recipe.learning_rate
-        self._objective = objective
-        self._constraint = constraint
-        self._recipe = recipe
+        self._objective, self._recipe, self._shares = objective, recipe, shares
+        self._take(constraint)
+
+    def _take(self, constraint: Constraint) -> None:
+        recipe, self.constraint = self._recipe, constraint
         self._admm = Admm(self._constraint_at(0), recipe.rho, recipe.rho_growth, recipe.rho_limit)
+
+    def begin(self) -> None:
+        if self._shares:
+            self._shares.leave()
+            self._take(self._shares.constraint)
 
     def _constraint_at(self, epoch: float) -> Constraint:
         """Return the constraint after so many epochs: the whole one, or a part of it where it tightens gradually."""
         start, tightening = self._recipe.start_rate, TIGHTENING * self.epochs
-        return self._constraint.on_the_way(start, epoch / tightening) if start else self._constraint
+        return self.constraint.on_the_way(start, epoch / tightening) if start else self.constraint
 
     def running(self) -> AbstractContextManager[None]:
         return self._objective.watching()
@@ -197,9 +222,12 @@ class Search(Stage):
         return {"weights": asdict(self._objective.weights)}
 
     def state_dict(self) -> dict[str, Any]:
-        return {"admm": self._admm.state_dict(), "weights": asdict(self._objective.weights)}
+        kept = {"kept": dict(self.constraint.kept)} if self._shares else {}
+        return {**kept, "admm": self._admm.state_dict(), "weights": asdict(self._objective.weights)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        if self._shares:
+            self.constraint = self.constraint.with_kept(state["kept"])
         self._admm.load_state_dict(state["admm"])
         self._objective.weights = Weights(**state["weights"])
 
@@ -207,9 +235,13 @@ class Search(Stage):
 class Finetune(MaskedStage):
     """The objective alone, on the weights that the masks keep."""
 
-    def __init__(self, objective: Objective, masks: Masks, epochs: int, learning_rate: float) -> None:
-        super().__init__(objective, masks, epochs, learning_rate)
-        self._objective = objective
+    def __init__(self, objective: Objective, search: Search, epochs: int, learning_rate: float) -> None:
+        super().__init__(objective, Masks(search.constraint), epochs, learning_rate)
+        self._objective, self._search = objective, search
+
+    def begin(self) -> None:
+        self._masks.constraint = self._search.constraint  # which may be learned by now
+        super().begin()
 
     def running(self) -> AbstractContextManager[None]:
         return self._objective.watching()

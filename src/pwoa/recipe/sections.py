@@ -63,7 +63,8 @@ class SparsityRecipe:
 
     `allocation` shares the weights that stay among the layers: all at the same rate (`uniform`, the paper's), in
     proportion to their dimensions (`erk`), or by the magnitudes of the teacher's weights: relative to their layer
-    (`lamp`), and to the multiply-adds that they cost (`lamp-macs`), or as they are (`magnitude`).
+    (`lamp`), and to the multiply-adds that they cost (`lamp-macs`), or as they are (`magnitude`). With `learned`, of
+    pwoa and advprune, a stage before the search learns the shares on the objective.
     Every parameter of two or more dimensions is prunable but those known to be no weights; `exclude` leaves others out,
     and `include` takes some in after all, by names or globs such as "blocks.*.mlp.*".
     """
@@ -77,6 +78,7 @@ class SparsityRecipe:
         "lamp",
         "lamp-macs",
         "magnitude",
+        "learned",
         about="how the layers share the weights that stay: uniform is the paper's",
     )
     budget: str = choice("weights", "weights", "macs", about="what the rate counts: weights, or multiply-adds (macs)")
@@ -128,6 +130,9 @@ class SearchRecipe:
     rho_limit: float = number(1.0, "the largest ρ", low=0)
     interval: float = number(3.0, "epochs between two updates; 0.25 makes four an epoch", low=0.001)
     start_rate: float = number(0.0, "the rate from which the constraint tightens; 0: it is whole from the start", low=0)
+    allocation_epochs: int = number(
+        2, "of the stage before it that learns the layers' shares, where sparsity.allocation is learned", low=1
+    )
 
     def __post_init__(self) -> None:
         if 0 < self.start_rate < 1:

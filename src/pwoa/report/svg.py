@@ -15,6 +15,7 @@ SHADES = 6
 LOOKS = 8
 """How many colours and marks there are."""
 _MARKED = 40  # a series of more points has no marks
+_LETTER = 5.5  # how wide one is, about
 
 
 def draw(figure: Figure, level: int = 3) -> Markup:
@@ -108,12 +109,11 @@ def _axes(
     for value in doubling_ticks(x.low, x.high, most) if figure.doubling and x.log else x.ticks(most):
         if value == int(value) or not (whole and not x.log):  # no half epochs
             drawn += _text(tick_text(value), x(value), floor + 13, "middle")
-    for place, (border, name) in enumerate(figure.borders):
+    for border, _ in figure.borders[1:]:
         at = _n(x(border))
-        if place:
-            drawn += element("line", x1=at, x2=at, y1=top, y2=_n(floor), class_="border")
-        if not figure.small:
-            drawn += _text(name, x(border) + 3, top - 4, "start", "faint")
+        drawn += element("line", x1=at, x2=at, y1=top, y2=_n(floor), class_="border")
+    for at_name, name in [] if figure.small else _names(figure, x):
+        drawn += _text(name, at_name + 3, top - 4, "start", "faint")
     drawn += element("line", x1=left, x2=_n(width - right), y1=_n(floor), y2=_n(floor), class_="axis")
     if not figure.small:
         drawn += _text(figure.x, (left + width - right) / 2, height - 6, "middle", "label")
@@ -122,6 +122,17 @@ def _axes(
             "text", figure.y, class_="label", text_anchor="middle", transform=f"translate(11 {middle}) rotate(-90)"
         )
     return drawn
+
+
+def _names(figure: Plot, x: Scale) -> list[tuple[float, str]]:
+    """Return where the names of the borders stand; one that would run into the next stands there with it."""
+    found: list[tuple[float, str]] = []
+    for border, name in figure.borders:
+        at = x(border)
+        if found and found[-1][0] + _LETTER * (len(found[-1][1]) + 1) > at:
+            at, name = found[-1][0], f"{found.pop()[1]}, {name}"
+        found.append((at, name))
+    return found
 
 
 def _ticks(figure: Plot) -> tuple[int, int]:

@@ -40,6 +40,7 @@ from pwoa.runs import prepare
 from pwoa.runs.folder import Result, Run
 from pwoa.runs.teacher import load_teacher, share_measurement
 from pwoa.sparsity import Constraint, describe_size, prunable
+from pwoa.sparsity.allocation import LEARNED
 from pwoa.sparsity.constraint import plan_notes, warn_of_thin_layers
 from pwoa.storage.identity import identity as hash_file
 from pwoa.threat import Threat
@@ -121,9 +122,9 @@ def prune(
                 return done
             plan = loaded.recipe
             kept = (
-                Constraint.of(student, plan.sparsity, material.example()).kept
-                if pruning.uses_setting("sparsity.allocation")
-                else None
+                None
+                if pruning.learns_allocation(plan)
+                else Constraint.of(student, plan.sparsity, material.example()).kept
             )
             announcement = _announce(
                 pruning, loaded, material, run, prepare.where_text(loaded, processes), [*pruning.hints(plan), *notes]
@@ -254,6 +255,7 @@ def _announce(
     recipe = loaded.recipe
     name = "" if recipe.method == "pwoa" else f"{recipe.method}: "
     allocation = recipe.sparsity.allocation
+    allocation = "a learned allocation" if allocation == LEARNED else allocation
     shared = f" by {allocation}" if allocation != "uniform" and method.uses_setting("sparsity.allocation") else ""
     stages = method.stage_epochs(recipe)
     epochs = counted(*stages, "epoch") if len(stages) == 1 else f"{' + '.join(map(str, stages))} epochs"

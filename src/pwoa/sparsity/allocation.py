@@ -25,6 +25,8 @@ Rate = float | Fraction
 Costs = Mapping[str, int]
 """What a weight of each layer costs: the multiply-adds that it takes part in for an image, or 1 if it is not there."""
 ONE_EACH: Costs = {}
+LEARNED = "learned"
+"""The allocation that no function of the weights gives: a method learns it in a stage of its own."""
 
 
 class Allocation(Protocol):
@@ -58,6 +60,8 @@ def allocate(
 
     Layers that would keep fewer than the `least` that is given for them keep that, and the others share what is left.
     """
+    if recipe.allocation == LEARNED:
+        raise InputError(f"sparsity.allocation = {LEARNED} is for pwoa and advprune; allowed: {', '.join(ALLOCATIONS)}")
     share, numbers = ALLOCATIONS[recipe.allocation], sizes(weights)
     units = costs if recipe.budget == "macs" else ONE_EACH
     total = budget(weights, recipe.rate, units)
@@ -89,10 +93,15 @@ def budget(weights: Mapping[str, Tensor], rate: Rate, units: Costs = ONE_EACH) -
     if rate < 1:
         raise InputError(f"rate {float(rate):g} is below 1; rate 4 keeps a quarter of the weights")
     total = math.floor(cost(sizes(weights), units) / _exact(rate))
-    if total < cost(dict.fromkeys(weights, 1), units):
-        left = counted(total, "multiply-add" if units else "weight")
-        raise InputError(f"{left} cannot be shared out among {counted(len(weights), 'layer')}; lower the rate")
+    _check_enough(total, dict.fromkeys(weights, 1), units)
     return total
+
+
+def _check_enough(total: int, lowest: Mapping[str, int], units: Costs) -> None:
+    """Refuse a budget that does not pay for what layers keep at least."""
+    if total < cost(lowest, units):
+        left = counted(total, "multiply-add" if units else "weight")
+        raise InputError(f"{left} cannot be shared out among {counted(len(lowest), 'layer')}; lower the rate")
 
 
 def uniform(
@@ -199,6 +208,7 @@ def shared_out(
 ) -> dict[str, int]:
     """Share out `total` as whole numbers in proportion to what is wanted, each from 1, or `least`, to its limit."""
     lowest = {name: (least or {}).get(name, 1) for name in wanted}
+    _check_enough(total, lowest, units)
 
     def shares(factor: float) -> dict[str, int]:
         return {
