@@ -11,6 +11,7 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
+from benchmarks.robust import ROBUST, as_it_is
 from benchmarks.rows import Row, load_rows, markdown
 from pwoa.attacks.registry import attack_label
 from pwoa.errors import InputError, counted
@@ -25,8 +26,8 @@ PUBLISHED = {
 }
 """By method and mix ratio, natural and AutoAttack accuracy of ResNet-18 on CIFAR-10 without 90 % of its weights, in the
 Adversarial Pruning Benchmark."""
-ROBUST, BEYOND = "cifar10-robust", (16.0, 64.0, 100.0)
-"""The preset that goes beyond the paper, and the rates at which the headline shows it."""
+BEYOND = (16.0, 64.0, 100.0)
+"""The rates at which the headline shows the preset that goes beyond the paper."""
 _PUBLISHED_NETWORK = ("cifar10", "resnet18")
 _PUBLISHED_RATE = 10.0
 _SHORT = 20
@@ -55,14 +56,19 @@ def competition_table(path: Path) -> str:
     head = ["method", "rate", "mix ratio", "epochs", *(attack_label(column) for column in COLUMNS), "seeds"]
     tables = []
     for (dataset, architecture), lines in _networks(load_rows(path)).items():
-        cells, smaller = [], set()
+        cells, smaller, attacked = [], set(), set()
         most = max(row.get("n_autoattack") or 0 for line in lines for row in line)
         for line in lines:
             row = line[0]
+            strongest = _strongest(line)
             accuracies = {column: mean_and_deviation([row[column] for row in line]) for column in COLUMNS}
+            accuracies["autoattack"] = mean_and_deviation([row["autoattack"] for row in strongest])
             if row.get("square") == "paper":
                 accuracies["autoattack"] += " †"
-            if (images := row.get("n_autoattack") or most) < most:
+            if len(strongest) < len(line):
+                accuracies["autoattack"] += " §"
+                attacked.add(counted(len(strongest), "seed"))
+            if (images := strongest[0].get("n_autoattack") or most) < most:
                 accuracies["autoattack"] += " ‡"
                 smaller.add(f"{images:,}")
             settings = [_name(row), f"{row['rate']:g}", f"{row['mix']:g}", row["epochs"]]
@@ -70,12 +76,19 @@ def competition_table(path: Path) -> str:
         fewer = f" (AutoAttack: {most:,})" if most else ""
         table = markdown(head, cells)
         note = "\n\n† AutoAttack with `square-paper`, which can break more." if "†" in table else ""
+        note += f"\n\n§ AutoAttack of {' or '.join(sorted(attacked))}." if attacked else ""
         note += f"\n\n‡ AutoAttack on {' or '.join(sorted(smaller))} images." if smaller else ""
         tables.append(
             f"{architecture} on {dataset}, {row['n']:,} test images{fewer}, {row['device']}; accuracy in "
             f"percent, mean ± standard deviation over the seeds:\n\n{table}{note}"
         )
     return "\n\n".join(tables)
+
+
+def _strongest(line: Line) -> Line:
+    """Return the rows of a line in which AutoAttack saw the most images."""
+    most = max(row.get("n_autoattack") or 0 for row in line)
+    return [row for row in line if (row.get("n_autoattack") or 0) == most]
 
 
 def headline_table(path: Path) -> str:
@@ -108,9 +121,7 @@ def _beyond(path: Path) -> list[list[str]]:
     """Return the lines of the preset `robust` at the higher rates."""
     lines = []
     for rate in BEYOND:
-        own = [
-            row for row in load_rows(path) if (row["preset"], row["budget"], row["rate"]) == (ROBUST, "weights", rate)
-        ]
+        own = [row for row in load_rows(path) if as_it_is(row) and (row["budget"], row["rate"]) == ("weights", rate)]
         lines.append(
             [f"{ROBUST} †", f"{rate:g}", *(mean_and_deviation([row[column] for row in own]) for column in COLUMNS)]
         )
@@ -185,7 +196,7 @@ def _panels(rows: Iterable[Row]) -> list[Panel]:
         current = [line for line in lines if not _is_earlier(line[0]) and _has_autoattack(line)]
         dense = {line[0].get("fingerprint"): _means(line)[1] for line in current if line[0]["method"] == TEACHER}
         for line in current:
-            row, accuracies = line[0], [row["autoattack"] for row in line]
+            row, accuracies = line[0], [row["autoattack"] for row in _strongest(line)]
             if row["method"] == TEACHER:
                 continue
             title = f"{architecture} on {dataset}, rate {row['rate']:g}, {counted(_epochs(row), 'epoch')}"

@@ -19,6 +19,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from matplotlib.figure import Figure
+
 import pwoa
 from benchmarks.rows import Row, load_rows, markdown, one_line, option_parser, rounded
 from pwoa.attacks.registry import attack_label
@@ -154,20 +156,63 @@ AIMS = {
 """What was aimed at under CW, by budget and rate, on the ResNet-18 whose teacher has 47.54."""
 
 
+def as_it_is(row: Row) -> bool:
+    """Tell whether a row is of the preset for CIFAR-10 with its own allocation, or that for multiply-adds."""
+    return row["preset"] == ROBUST and row["allocation"] in ("lamp", "lamp-macs")
+
+
+def _own_at_rate_16(path: Path) -> dict[str, list[Row]]:
+    """Return the rows of the preset at rate 16 by allocation, from the file beside the one that is given."""
+    own: dict[str, list[Row]] = {}
+    for row in load_rows(path.with_name("robust.json")):
+        if (row["preset"], row["rate"], row["budget"]) == (ROBUST, 16.0, "weights"):
+            own.setdefault(row["allocation"], []).append(row)
+    return own
+
+
 def equal_time_table(path: Path) -> str:
     """Return methods with adversarial examples that trained about as long as the preset robust, which is the last."""
-    own = [row for row in load_rows(path.with_name("robust.json")) if (row["preset"], row["rate"]) == (ROBUST, 16.0)]
-    own = [row for row in own if row["budget"] == "weights"]
-    fastest = min(row["training_seconds"] for row in own)
     lines = []
     for row in sorted(load_rows(path), key=lambda row: row["autoattack"]):
         times = (row["training_seconds"], without_compiling(row["later_epochs"]))
         lines.append([row["method"], f"{row['mix']:g}", row["epochs"], *(f"{time:.1f} s" for time in times)])
         lines[-1] += [f"{row['macs_rate']:.3g}×", *(f"{row[column]:.2f}" for column in (*ATTACKS, "autoattack"))]
-    means = (mean_and_deviation([row[column] for row in own]) for column in (*ATTACKS, "autoattack"))
-    lines.append([f"`{ROBUST}`", "0", own[0]["epochs"], f"{fastest:.1f} s", "", f"{own[0]['macs_rate']:.3g}×", *means])
+    for allocation, own in _own_at_rate_16(path).items():
+        name = f"`{ROBUST}`, {allocation}"
+        means = (mean_and_deviation([row[column] for row in own]) for column in (*ATTACKS, "autoattack"))
+        time = f"{_least_time(own):.1f} s"
+        lines.append([name, "0", own[0]["epochs"], time, "", f"{own[0]['macs_rate']:.3g}×", *means])
     head = ["method", "mix ratio", "epochs", "training", "without compiling", "multiply-adds"]
     return markdown([*head, *map(attack_label, (*ATTACKS, "autoattack"))], lines)
+
+
+def draw_equal_time(path: Path, picture: Path) -> None:
+    """Draw the accuracy under AutoAttack against the seconds of training, without those of compiling.
+
+    Bars are the standard error of so many images.
+    """
+    figure = Figure(figsize=(6.4, 3.6), layout="constrained")
+    axes = figure.subplots()
+    points = [(row["method"], without_compiling(row["later_epochs"]), row, "#dd8452") for row in load_rows(path)]
+    for allocation, own in _own_at_rate_16(path).items():
+        attacked = next(row for row in own if row["autoattack"] is not None)
+        points.append((f"{ROBUST}, {allocation}", _least_time(own), attacked, "#4c72b0"))
+    for name, seconds, row, colour in points:
+        value, images = row["autoattack"], row["n_autoattack"]
+        error = (value * (100 - value) / images) ** 0.5
+        axes.errorbar(seconds, value, yerr=error, fmt="o", color=colour, capsize=3)
+        box = {"facecolor": "white", "edgecolor": "none", "pad": 0.5}
+        axes.annotate(name, (seconds, value), xytext=(6, 5), textcoords="offset points", fontsize=8, bbox=box)
+    axes.set_xlim(0, 1.45 * max(seconds for _, seconds, *_ in points))
+    axes.set_xlabel("seconds of training")
+    axes.set_ylabel(f"accuracy under {attack_label('autoattack')}, %")
+    axes.set_title("orange: on adversarial examples only; blue: on natural examples only", fontsize=9, loc="left")
+    axes.spines[["top", "right"]].set_visible(False)
+    figure.savefig(picture, dpi=144)
+
+
+def _least_time(own: Sequence[Row]) -> float:
+    return float(min(row["training_seconds"] for row in own))
 
 
 def without_compiling(later: Sequence[float]) -> float:
@@ -177,7 +222,7 @@ def without_compiling(later: Sequence[float]) -> float:
 
 def aims_table(path: Path) -> str:
     """Return what the preset for CIFAR-10 was to keep under CW, and what it keeps."""
-    measured = [row for row in load_rows(path) if (row["preset"], row["architecture"]) == (ROBUST, "resnet18")]
+    measured = [row for row in load_rows(path) if as_it_is(row) and row["architecture"] == "resnet18"]
     lines = []
     for budget, aims in AIMS.items():
         for rate, aim in aims.items():

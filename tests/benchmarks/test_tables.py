@@ -408,6 +408,15 @@ def test_the_table_of_the_competition_marks_autoattack_on_fewer_images_than_the_
     assert "| 40.00 ‡ | 1 |\n\n‡ AutoAttack on 500 images." in table
 
 
+def test_the_table_of_the_competition_leaves_out_autoattack_on_fewer_images_of_other_seeds(tmp_path: Path) -> None:
+    row = {"dataset": "digits", "architecture": "net", "n": 10000, "device": "GPU", "autoattack": 40.0, "seed": 0}
+    row |= {"epochs": "1+1", "rate": 4.0, "mix": 0.0, "natural": 90.0, "pgd20": 50.0, "cw": 45.0, "n_autoattack": 1000}
+    rows = [{**row, "method": "pwoa"}, {**row, "method": "pwoa", "seed": 1, "autoattack": 60.0, "n_autoattack": 500}]
+    (tmp_path / "competition.json").write_text(json.dumps(rows))
+    table = competition_table(tmp_path / "competition.json")
+    assert "| 45.00 ± 0.00 | 40.00 § | 2 |\n\n§ AutoAttack of 1 seed." in table
+
+
 def test_the_table_of_the_competition_has_a_row_for_a_method_at_a_rate_and_a_mix(tmp_path: Path) -> None:
     shared = {"dataset": "digits", "architecture": "net", "n": 10000, "device": "GPU", "cw": None, "autoattack": 40.0}
     shared |= {"epochs": "4+10", "fingerprint": "f", "settings": "s", "n_autoattack": 500}
