@@ -89,8 +89,8 @@ def test_methods_in_the_same_time_stand_above_the_preset_with_the_first_epoch_as
 
 
 def test_what_was_aimed_at_is_compared_with_the_preset_as_it_is(tmp_path: Path) -> None:
-    row = {"preset": "cifar10-robust", "architecture": "resnet18", "allocation": "lamp", "budget": "weights"}
-    row |= {"rate": 16.0, "cw": 44.5, "autoattack": 42.0}
+    named = {"preset": "cifar10-robust", "architecture": "resnet18", "allocation": "lamp", "budget": "weights"}
+    row = {**named, "rate": 16.0, "cw": 44.5, "autoattack": 42.0}
     (tmp_path / "rows.json").write_text(json.dumps([row, {**row, "allocation": "learned", "cw": 50.0}]))
     assert robust.aims_table(tmp_path / "rows.json").endswith("| weights | 16 | 45.0 | 44.50 | −0.50 | 1 | 42.00 |")
 

@@ -86,14 +86,15 @@ class ShareScoring(Scoring):
         dense, total = list(self._dense.values()), cost(numbers, units)
         self._least = settings.minimum * self._budget / total
         even = math.sqrt(self._budget / total)
-        shares = torch.tensor([(first or {}).get(name, even) for name in self._dense], device=dense[0].device)
-        free = (shares - self._least) / (1 - self._least) if self._least < 1 else torch.ones_like(shares)
-        self.rates = nn.Parameter(torch.logit(free.clamp(0.01, 0.99)))
-        self._sizes = torch.tensor([weight.numel() for weight in dense], dtype=shares.dtype, device=shares.device)
-        self._prices = torch.tensor([float(units.get(name, 1)) for name in self._dense]).to(shares)
-        self._lowest = torch.tensor([float(constraint.least.get(name, 0)) for name in self._dense]).to(shares)
+        shares = [(first or {}).get(name, even) for name in self._dense]
+        free = [(share - self._least) / (1 - self._least) if self._least < 1 else 1.0 for share in shares]
+        within = torch.tensor([min(max(share, 0.01), 0.99) for share in free], device=dense[0].device)
+        self.rates = nn.Parameter(torch.logit(within))
+        self._sizes = torch.tensor([weight.numel() for weight in dense], dtype=within.dtype, device=within.device)
+        self._prices = torch.tensor([float(units.get(name, 1)) for name in self._dense]).to(within)
+        self._lowest = torch.tensor([float(constraint.least.get(name, 0)) for name in self._dense]).to(within)
         self._growth = settings.gamma * PUBLISHED_EPOCHS / self.epochs
-        self.gamma, self._met = torch.zeros_like(shares[0]), False
+        self.gamma, self._met = torch.zeros_like(within[0]), False
 
     def parameters(self) -> Iterable[nn.Parameter]:
         return [*super().parameters(), self.rates]
