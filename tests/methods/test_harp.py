@@ -13,14 +13,14 @@ from torch.func import functional_call
 import pwoa
 from pwoa.data.images import Data
 from pwoa.errors import InputError
-from pwoa.methods.harp import Harp, ShareScoring, largest
+from pwoa.methods.harp import Harp, ShareScoring, largest, largest_by_rank
 from pwoa.recipe.sections import Recipe
 from pwoa.sparsity.allocation import uniform
-from pwoa.sparsity.patterns import unstructured
 from pwoa.sparsity.selection import prunable
 from pwoa.training.stage import Batch, Material
 
 Make = Callable[..., Recipe]
+Way = Callable[[Tensor, Tensor], Tensor]
 
 
 def scoring_of(model: nn.Module, data: Data, recipe: Recipe) -> tuple[ShareScoring, Batch]:
@@ -31,14 +31,16 @@ def scoring_of(model: nn.Module, data: Data, recipe: Recipe) -> tuple[ShareScori
     return scoring, Batch(*material.images.batch(index), index)
 
 
-@pytest.mark.parametrize("count", [1, 3, 6])
-def test_the_largest_scores_are_kept_whatever_their_sign(count: int) -> None:
-    scores = torch.tensor([[0.5, -3.0, 1.0], [2.0, -0.1, 0.2]])
-    assert torch.equal(largest(scores, torch.tensor(float(count))), unstructured(scores, count))
+@pytest.mark.parametrize("way", [largest, largest_by_rank])
+class TestLargest:
+    @pytest.mark.parametrize(("count", "kept"), [(1, [-3.0]), (3, [-3.0, 1.0, 2.0]), (6, [])])
+    def test_the_largest_scores_are_kept_whatever_their_sign(self, way: Way, count: int, kept: list[float]) -> None:
+        scores = torch.tensor([[0.5, -3.0, 1.0], [2.0, -0.1, 0.2]])
+        mask = way(scores, torch.tensor(float(count)))
+        assert scores[mask].tolist() == (kept or scores.flatten().tolist())
 
-
-def test_equal_scores_do_not_add_to_the_count() -> None:
-    assert int(largest(torch.ones(7), torch.tensor(3.0)).sum()) == 3
+    def test_equal_scores_do_not_add_to_the_count(self, way: Way) -> None:
+        assert int(way(torch.ones(7), torch.tensor(3.0)).sum()) == 3
 
 
 def test_layers_start_at_the_square_root_of_the_budget(tiny_teacher: nn.Module, tiny_data: Data, quick: Make) -> None:

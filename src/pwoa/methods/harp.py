@@ -29,6 +29,7 @@ from pwoa.recipe import Recipe, SparsityRecipe
 from pwoa.recipe.methods import HarpSettings
 from pwoa.sparsity import Constraint, Masks, affordable, budget, select, shared_out, sizes
 from pwoa.sparsity.allocation import ONE_EACH, Costs, cost
+from pwoa.sparsity.patterns import unstructured
 from pwoa.training.stage import Batch, Loss, Material
 
 PUBLISHED_EPOCHS = 20
@@ -161,7 +162,13 @@ class ShareScoring(Scoring):
 
 @torch.no_grad()
 def largest(scores: Tensor, count: Tensor) -> Tensor:
-    """Return the mask of the `count` scores largest in absolute value, for a count that only the device knows."""
+    """Return the mask of the `count` scores largest in absolute value."""
+    on_host = scores.device.type == "cpu"  # which need not be waited for, and is slow at sorting
+    return unstructured(scores, int(count)) if on_host else largest_by_rank(scores, count)
+
+
+def largest_by_rank(scores: Tensor, count: Tensor) -> Tensor:
+    """Return the same mask for a count that only the device knows."""
     order = scores.abs().flatten().argsort(descending=True)
     chosen = torch.arange(len(order), device=order.device) < count
     return torch.empty_like(chosen).scatter_(0, order, chosen).view_as(scores)
