@@ -20,7 +20,7 @@ from pwoa.attacks.ball import distance
 from pwoa.cli.options import app
 from pwoa.data.images import Data
 from pwoa.guard import ExampleFreeViolation, example_free
-from pwoa.methods import METHODS, find_pruning
+from pwoa.methods import METHODS, find_pruning, harp
 from pwoa.methods.adversarial import Trades
 from pwoa.methods.hydra import Hydra, Scoring, first_scores, mixed_loss
 from pwoa.methods.pruning import Mixer
@@ -154,11 +154,17 @@ class Unhurried(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-@pytest.mark.parametrize("method", PRUNING)
+@pytest.mark.parametrize(("method", "allocation"), [*((name, "uniform") for name in PRUNING), ("pwoa", "learned")])
 def test_the_host_never_waits_for_the_device_within_a_step(
-    tiny_teacher: nn.Module, tiny_data: Data, quick: Make, method: str
+    tiny_teacher: nn.Module,
+    tiny_data: Data,
+    quick: Make,
+    method: str,
+    allocation: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    recipe = quick(method=method, training__mix=0.5)
+    monkeypatch.setattr(harp, "largest", harp.largest_by_rank)  # as on a device
+    recipe = quick(method=method, training__mix=0.5, sparsity__allocation=allocation)
     material, batch = batch_of(tiny_data, recipe)
     for stage in find_pruning(method)(tiny_teacher, copy.deepcopy(tiny_teacher), material, recipe).stages:
         tiny_teacher.train()

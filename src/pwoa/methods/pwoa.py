@@ -163,6 +163,12 @@ class Pwoa(PruningMethod):
         return recipe.sparsity.allocation == LEARNED
 
     @classmethod
+    def complete(cls, recipe: Recipe) -> Recipe:
+        if cls.learns_allocation(recipe) and recipe.training.optimizer != "sgd":
+            raise InputError(f"sparsity.allocation = {LEARNED} needs training.optimizer = sgd; or take lamp")
+        return super().complete(recipe)
+
+    @classmethod
     def stage_epochs(cls, recipe: Recipe) -> tuple[int, ...]:
         first = (recipe.search.allocation_epochs,) if cls.learns_allocation(recipe) else ()
         return *first, recipe.search.epochs, recipe.finetune.epochs

@@ -16,13 +16,12 @@ from dataclasses import replace
 
 from torch import Tensor, nn
 
-from pwoa.errors import InputError
 from pwoa.methods.harp import ShareScoring
 from pwoa.models.hidden import multiply_adds
 from pwoa.recipe.methods import HarpSettings
 from pwoa.recipe.sections import Recipe
 from pwoa.sparsity import prunable
-from pwoa.sparsity.allocation import LEARNED, ONE_EACH, allocate
+from pwoa.sparsity.allocation import ONE_EACH, allocate
 from pwoa.training.stage import Batch, Loss
 
 LEARNING_RATE = 0.1
@@ -42,8 +41,6 @@ class Shares(ShareScoring):
         recipe: Recipe,
         x: Tensor,
     ) -> None:
-        if recipe.training.optimizer != "sgd":
-            raise InputError(f"sparsity.allocation = {LEARNED} needs training.optimizer = sgd; or take lamp")
         sparsity, epochs = recipe.sparsity, recipe.search.allocation_epochs
         weights = prunable(student, sparsity)
         units = multiply_adds(student, x, weights) if sparsity.budget == "macs" else ONE_EACH
