@@ -28,6 +28,10 @@ class DefenceWarning(UserWarning):
     """A defence check found a reason to doubt an accuracy under attack. The command line prints it below the table."""
 
 
+class ThreatWarning(UserWarning):
+    """Nobody chose the threat, so a default holds. Where progress is shown, a line of it says so instead."""
+
+
 MEMORY = "out of memory; take a smaller batch: --set training.batch=N, in an evaluation --batch N"
 _NO_MEMORY = ("can't allocate memory", "not enough memory", "out of memory")
 _LONGEST = 2000

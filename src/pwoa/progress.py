@@ -50,6 +50,11 @@ class Progress:
 
     runs_after = 0
 
+    @property
+    def silent(self) -> bool:
+        """Whether nobody sees what it is told."""
+        return type(self) is Progress
+
     def plan(self, parts: Sequence[Part]) -> None:
         """Take note of all that a run will do, for the time left."""
 

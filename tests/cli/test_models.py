@@ -295,7 +295,7 @@ def test_a_run_of_a_network_of_ones_own_is_named_with_its_factory(tmp_path: Path
     x = digits.test.batch(torch.arange(4))[0]
     found = pwoa.load_model(str(tmp_path / "run"), digits, architecture=f"{source}:net")
     assert torch.equal(logits(found, x), logits(result.model, x))
-    with pytest.raises(InputError, match="on the command line --arch MODULE:FUNCTION"):
+    with pytest.raises(InputError, match=f"give it yourself: --arch {re.escape(str(source))}:net "):
         pwoa.load_model(str(tmp_path / "run"), digits)
 
 

@@ -88,8 +88,11 @@ class Flipped(Samples):
 def test_random_transforms_are_noticed_and_frozen() -> None:
     pairs = [(x, int(y)) for x, y in zip(X, Y, strict=True)]
     torch.manual_seed(0)
-    with pytest.warns(UserWarning, match=r"images of train change .* read once and stay as they are: .*data\.augment"):
+    with pytest.warns(
+        UserWarning, match=r"images of train change .* read once and stay as they are: .*data\.augment"
+    ) as told:
         data = load_data((Flipped(*pairs), Samples(*pairs)))
+    assert told[0].filename == __file__
     drawn = torch.rand(1)
     torch.manual_seed(0)
     assert torch.equal(data.train.pixels, torch.stack([Flipped(*pairs)[i][0] for i in range(6)]))

@@ -27,7 +27,7 @@ from pwoa.deploy.memory import peak_memory
 from pwoa.deploy.routes import ROUTES, Artefact, Route, Task, find_routes
 from pwoa.errors import InputError
 from pwoa.progress import Progress
-from pwoa.recipe import load_recipe
+from pwoa.recipe import Recipe, load_recipe
 from tests.conftest import TinyNet
 
 QUICK: dict[str, Any] = {"seconds": 0.01, "batch": 4, "images": 8, "memory": False, "threads": 1}
@@ -259,6 +259,25 @@ def test_the_command_prints_tables_and_sentences(tmp_path: Path, monkeypatch: py
     assert "not here: int8; pip install it" in ended.output
     assert "embedded, 1 thread: fastest by" in ended.output
     assert sorted(path.name for path in (tmp_path / "b").iterdir()) == ["latency.png", "result.json"]
+
+
+def test_a_run_of_a_network_of_ones_own_is_timed_with_its_code(
+    tiny_teacher: TinyNet, tiny_data: Data, quick: Callable[..., Recipe], tmp_path: Path
+) -> None:
+    plan = quick(search__epochs=1, finetune__epochs=1, teacher__minimum=0)
+    run = pwoa.prune(tiny_teacher, tiny_data, recipe=plan, folder=tmp_path / "run").folder
+    packed = pwoa.export(run, "packed", data=tiny_data, architecture=TinyNet()).path
+    weights = tmp_path / "weights.pt"
+    torch.save(tiny_teacher.state_dict(), weights)
+    with pytest.raises(InputError, match=r"holds a .*TinyNet, .* --arch tests\.conftest:TinyNet"):
+        pwoa.bench(run, tiny_data, routes="torch", **QUICK)
+    code: Any
+    for code in ("tests.conftest:TinyNet", TinyNet()):
+        models: list[Path | nn.Module] = [run, packed, tiny_teacher]
+        rows = pwoa.bench(models, tiny_data, teacher=weights, architecture=code, routes="torch", **QUICK).rows
+        assert [row["macs"] < row["macs_dense"] for row in rows] == [False, True, True, False]
+    with pytest.raises(InputError, match=r"TinyNet knows its architecture; leave out --arch \(in Python: arch"):
+        pwoa.bench(tiny_teacher, tiny_data, architecture=TinyNet(), routes="torch", **QUICK)
 
 
 def test_the_demo_ends_with_size_and_speed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -226,6 +226,22 @@ class TestTwin:
         assert twin_of(tmp_path / "model.onnx") is None
         assert twin_of(made) is None
 
+    @pytest.mark.parametrize("kind", ["model.onnx", "model.int8.onnx", "c", "model.packed.safetensors"])
+    def test_of_a_network_of_ones_own_its_code_is_given_once(self, kind: str, made: Path, tiny_data: Data) -> None:
+        options: Any = {"attacks": "natural", "checks": False, "device": "cpu"}
+        with pytest.raises(InputError, match=r"holds a .*TinyNet, .* --arch tests\.conftest:TinyNet"):
+            pwoa.evaluate(made / "export" / kind, tiny_data, **options)
+        code: Any
+        for code in ("tests.conftest:TinyNet", TinyNet()):
+            scores = pwoa.evaluate(made / "export" / kind, tiny_data, architecture=code, **options)
+            (found,) = scores.agreement
+            assert found.same_class >= found.images - (2 if "int8" in kind else 0)
+
+    def test_a_file_without_a_twin_has_no_architecture(self, made: Path, tiny_data: Data, tmp_path: Path) -> None:
+        away = Path(shutil.copy(made / "export" / "model.onnx", tmp_path))
+        with pytest.raises(InputError, match=r"model\.onnx knows its architecture; leave out --arch"):
+            pwoa.evaluate(away, tiny_data, architecture=TinyNet(), attacks="natural", threat=THREAT)
+
     def test_another_model_is_none(self, made: Path, tmp_path: Path) -> None:
         model = rounding(0.1, 3, tmp_path / "net.onnx")
         (made / "export" / "other.onnx").write_bytes(model.path.read_bytes())

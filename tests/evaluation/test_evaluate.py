@@ -145,5 +145,5 @@ def test_a_model_is_hashed_once(
 
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("pwoa.evaluation.subject.fingerprint", counting)
-    library(tiny_teacher, tiny_data, attacks="natural", checks=False, folder="auto")
+    library(tiny_teacher, tiny_data, attacks="natural", threat=Threat(), checks=False, folder="auto")
     assert len(hashed) == 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import warnings
 from collections.abc import Callable
@@ -325,6 +326,8 @@ def test_results_and_data_are_readable(tmp_path: Path, tiny_teacher: nn.Module, 
     size = f"4× smaller ({result.summary['overall_rate']:.4g}× over all parameters)"
     assert repr(result).startswith(f"<Result in {tmp_path / 'run'}: TinyNet, {size}: natural ")
     assert "\n" not in repr(result)
+    trained = dataclasses.replace(result, summary={"rate": 1.0, "accuracy": {"natural": 50.0}})
+    assert repr(trained) == f"<Result in {tmp_path / 'run'}: TinyNet: natural 50.00 %>"
 
 
 def test_both_rates_are_told_where_they_differ(tmp_path: Path, tiny_data: Data, quick: Make) -> None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import copy
 import sys
 from collections.abc import Iterator
 from contextlib import suppress
@@ -11,6 +12,7 @@ from torch import nn
 
 from pwoa.errors import InputError
 from pwoa.models.architectures.registry import architecture_name
+from pwoa.models.border import Normalised
 from pwoa.models.factory import load_factory
 from pwoa.models.load import load_model
 from pwoa.recipe.settings import is_factory
@@ -139,6 +141,16 @@ def test_a_file_takes_no_other_modules_name_and_is_read_anew(folder: Path) -> No
 
 def test_a_model_of_a_file_is_called_as_the_user_wrote_it(folder: Path) -> None:
     assert architecture_name(load_factory("nets.py:Net")) == "nets.py:Net"
+
+
+def test_a_model_of_a_function_is_called_by_that_not_by_a_class_that_may_need_arguments(folder: Path) -> None:
+    code = "from torch import nn\nfrom pwoa.models.architectures.registry import build\n"
+    code += "def net():\n    return nn.Sequential(nn.Flatten())\ndef known():\n    return build('lenet@0.1', 3, 1)\n"
+    (folder / "made.py").write_text(code)
+    model = load_factory("made.py:net")
+    assert architecture_name(copy.deepcopy(model)) == "made.py:net"
+    assert architecture_name(Normalised(model, [0.5], [0.5])) == "made.py:net"
+    assert architecture_name(load_factory("made.py:known")) == "lenet@0.1"
 
 
 @pytest.mark.parametrize("text", ["nets:make_net", "nets.py:breaks", "nets:missing", "absent:make"])

@@ -274,13 +274,30 @@ def test_a_normalisation_that_is_given(kind: str, source: Path, checkpoint: Path
 
 def test_a_run_of_a_network_of_ones_own_needs_its_code(own_run: Path, source: Path, data: Data) -> None:
     assert refused(own_run, data) == (
-        f"{own_run} holds a torch.nn.modules.container:Sequential, which only your own code can build: "
-        "give it as architecture= (on the command line --arch MODULE:FUNCTION, as in "
-        "--arch torch.nn.modules.container:Sequential)"
+        f"{own_run} holds a torch.nn.modules.container:Sequential, which only your own code can build, and no file can "
+        "ask to run code; if you trust it, give it yourself: --arch FILE.py:CLASS "
+        "(in Python: architecture= of load_model)"
     )
     for architecture in (f"{source}:net", linear(0)):
         assert_is(load_model(own_run, data, architecture=architecture), linear(7))
     assert "1.weight is 10×784, the model wants 3×784" in refused(own_run, architecture=f"{source}:other")
+
+
+@pytest.mark.parametrize(
+    ("recorded", "typed"),
+    [
+        ("nets.py:net", "nets.py:net"),
+        ("my nets/net.py:Net", "'my nets/net.py:Net'"),
+        ("nets:Net", "nets:Net"),
+        ("__main__:Net", "FILE.py:Net"),  # of a script, which has no name of its own
+        ("__main__:make.<locals>.Net", "FILE.py:CLASS"),
+        ("nets:Outer.Net", "FILE.py:CLASS"),
+    ],
+)
+def test_what_to_type_for_a_network_of_ones_own(own_run: Path, recorded: str, typed: str) -> None:
+    about = json.loads((own_run / "model.json").read_text())
+    (own_run / "model.json").write_text(json.dumps(about | {"architecture": recorded}))
+    assert refused(own_run).endswith(f"give it yourself: --arch {typed} (in Python: architecture= of load_model)")
 
 
 @pytest.mark.parametrize(
@@ -363,7 +380,7 @@ def test_options_of_other_sources_are_refused(run: Path, source: Path, lenet_fil
 
 def test_names_of_nothing(tmp_path: Path, source: Path, checkpoint: Path, data: Data) -> None:
     missing = tmp_path / "nowhere"
-    kinds = "a run folder, a model folder, a checkpoint, MODULE:FUNCTION, an .onnx file or hf:owner/name"
+    kinds = "a run folder, a model folder, a checkpoint, FILE.py:CLASS, an .onnx file or hf:owner/name"
     assert refused(missing, data) == f"{missing} does not exist; give {kinds}"
     assert refused(f"{missing}.onnx", data) == f"{missing}.onnx does not exist"
     assert f"{missing}.py does not exist" in refused(f"{missing}.py:net", data)
@@ -371,7 +388,7 @@ def test_names_of_nothing(tmp_path: Path, source: Path, checkpoint: Path, data: 
     for architecture in (None, "lenet"):
         said = f"{tmp_path} is neither a run nor a model folder: it has no recipe.toml or config.json"
         assert refused(tmp_path, data, architecture=architecture) == said
-    assert "is of no registered architecture; for a network of your own give --arch MODULE:FUNCTION" in refused(
+    assert "is of no registered architecture; for a network of your own give --arch FILE.py:CLASS" in refused(
         checkpoint, data
     )
     assert "unknown architecture 'lenett' (did you mean 'lenet'?)" in refused(checkpoint, data, architecture="lenett")

@@ -100,7 +100,15 @@ def test_nothing_is_attacked_for_the_examples(tmp_path: Path, tiny_data: Data, t
             seen.append(len(given[0]) if isinstance(module, TinyNet) else 0)
 
         with register_module_forward_hook(count):
-            pwoa.evaluate(tiny_teacher, tiny_data, attacks="pgd2,apgd-ce", checks=False, images=20, folder=folder)
+            pwoa.evaluate(
+                tiny_teacher,
+                tiny_data,
+                attacks="pgd2,apgd-ce",
+                threat=pwoa.Threat(),
+                checks=False,
+                images=20,
+                folder=folder,
+            )
         return sum(seen)
 
     assert passes(tmp_path / "kept") == passes(None) + 2 * COUNT

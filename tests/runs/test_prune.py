@@ -609,7 +609,7 @@ def test_code_that_the_user_names_is_run_also_in_a_run_and_a_sweep(
         prune(recipe="run/recipe.toml", folder="run")
     again = prune(recipe="run/recipe.toml", settings=own, folder="run")
     assert again.summary == result.summary
-    with pytest.raises(InputError, match=r"--arch MODULE:FUNCTION, as in --arch net.py:Net"):
+    with pytest.raises(InputError, match=r"give it yourself: --arch net\.py:Net \("):
         pwoa.evaluate("run", device="cpu")
     assert pwoa.evaluate("run", architecture="net.py:Net", device="cpu").accuracies == result.summary["pruned"]
     (tmp_path / "grid.toml").write_text('recipe = "recipe.toml"\ngrid.training.seed = [0]\n')

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import io
+import warnings
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +16,7 @@ from typer.testing import CliRunner
 
 import pwoa
 from pwoa.cli import app
-from pwoa.errors import InputError
+from pwoa.errors import InputError, ThreatWarning
 from pwoa.models.architectures.registry import build
 from pwoa.models.load import trained_threat
 from pwoa.progress import Progress
@@ -35,6 +39,10 @@ from torch import nn
 class Net(nn.Sequential):
     def __init__(self):
         super().__init__(nn.Flatten(), nn.Linear(784, 8), nn.ReLU(), nn.Linear(8, 10))
+"""
+MAKE = """
+def make():
+    return Net(8)
 """
 
 
@@ -150,9 +158,55 @@ def test_epochs_that_nobody_chose_are_announced() -> None:
     from pwoa.runs.prepare import note_defaults
 
     plan = Recipe().with_settings({"data.name": "flowers"})
-    (note,) = note_defaults(plan, {"data.name": "flowers"}, Threat(), (50, 100))
+    (note,) = note_defaults(plan, {"data.name": "flowers"}, None, (50, 100), Lines())
     assert note.startswith("flowers has no preset, so defaults hold: 50 + 100 epochs, the threat l∞ 8/255; choose by")
-    assert note_defaults(plan, {"search.epochs": 1, "threat.radius": 0.1}, Threat(), (50, 100)) == []
+    assert note_defaults(plan, {"search.epochs": 1, "threat.radius": 0.1}, None, (50, 100), Lines()) == []
+    assert note_defaults(plan, {"search.epochs": 1}, Threat(), (50, 100), Lines()) == []  # the teacher's run says it
+    (note,) = note_defaults(plan, {"search.epochs": 1, "threat.norm": "l2"}, None, (50, 100), Lines())
+    assert "so defaults hold: the threat" in note  # of a radius that nobody chose
+    (note,) = note_defaults(plan, {"threat.radius": 0.1}, None, (50, 100), Progress())  # which is no warning
+    assert "so defaults hold: 50 + 100 epochs; choose by" in note
+
+
+def test_a_threat_that_nobody_chose_is_a_warning_where_nothing_else_would_say_it(
+    own: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stdout", io.StringIO())  # no terminal
+    network = nn.Sequential(nn.Flatten(), nn.Linear(784, 10))
+    few = QUICK | {"objective.hsic_x": 0, "objective.hsic_y": 0, "pretrain.epochs": 1, "pretrain.steps": 1}
+    short: Any = {"attacks": "natural", "checks": False}
+    calls: list[tuple[str, Callable[..., object]]] = [
+        ("l∞ 8/255", partial(pwoa.prune, network, own, settings=few, folder=tmp_path / "a", force=True)),
+        ("l∞ 0.3", partial(pwoa.pretrain, network, own, settings=few, folder=tmp_path / "b")),
+        ("l∞ 8/255", partial(pwoa.evaluate, network, own, **short)),
+        ("l2 0.03137", partial(pwoa.evaluate, network, own, settings={"threat.norm": "l2"}, **short)),
+    ]
+    for threat, call in calls:
+        for progress in (None, False):
+            with pytest.warns(ThreatWarning, match=f"custom has no preset.* {threat}; choose by ") as caught:
+                call(progress=progress)
+            (warning,) = caught
+            assert warning.filename == __file__
+            assert "\n" not in str(warning.message)
+        call(progress=Lines())  # says it itself
+
+
+def test_a_threat_that_is_known_is_no_warning(teacher: Path, own: Any, tmp_path: Path) -> None:
+    network = nn.Sequential(nn.Flatten(), nn.Linear(784, 10))
+    few = QUICK | {"objective.hsic_x": 0, "objective.hsic_y": 0}
+    short: Any = {"attacks": "natural", "checks": False}
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        pwoa.prune(network, own, settings=few | {"threat.radius": 0.1}, folder=tmp_path / "a", force=True)
+        pwoa.prune(network, own, settings=few | {"threat": {"radius": 0.1}}, folder=tmp_path / "b", force=True)
+        pwoa.prune(network, own, recipe="mnist", settings=few, folder=tmp_path / "c", force=True)
+        pwoa.prune(teacher, own, settings=QUICK, folder=tmp_path / "d", force=True)
+        pwoa.prune(data=own, settings=QUICK, folder=tmp_path / "e")  # the embedded teacher
+        assert recorded_recipe(tmp_path / "e").threat == trained_threat("embedded")
+        pwoa.evaluate(network, own, threat=Threat(), **short)
+        pwoa.evaluate(network, own, recipe="mnist", **short)
+        pwoa.evaluate(network, "mnist-mini", images=10, **short)
+        pwoa.evaluate(teacher, own, **short)
 
 
 def test_an_evaluation_on_own_data_announces_its_threat(own: Any) -> None:
@@ -229,3 +283,42 @@ def test_a_class_of_ones_own_is_trained_and_pruned(tmp_path: Path) -> None:
     assert recorded_recipe(tmp_path / "pruned").threat == load_recipe("teacher-mnist").threat
     refused = CliRunner().invoke(app, [*words[:-1], str(tmp_path / "lite"), "--lite", "4"])
     assert "pretrain.lite narrows an architecture by name" in refused.output
+
+
+def test_a_run_of_ones_own_code_asks_for_it_wherever_it_is_needed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mynet.py").write_text(NET.replace("(self)", "(self, width)").replace(" 8", " width") + MAKE)
+    few = QUICK | {"data.name": "mnist-mini", "data.validation": 9900, "objective.hsic_x": 0, "objective.hsic_y": 0}
+    made = ["--arch", "mynet.py:make"]
+
+    def call(*words: str) -> Any:
+        return CliRunner().invoke(app, list(words))
+
+    training = settings_words(few | {"pretrain.steps": 1, "pretrain.epochs": 1})
+    assert call("pretrain", *made, *training, "--out", "teacher", "--no-report").exit_code == 0
+    pruning = ["prune", "--checkpoint", "teacher", "--force", *settings_words(few), "--no-report"]
+    assert call(*pruning, *made, "--out", "run").exit_code == 0
+    timing = ["bench", "run", "--teacher", "teacher", "--routes", "torch", "--threads", "1", "--seconds", "0.01"]
+    commands = [
+        ("run", ["evaluate", "run", "--attacks", "natural", "--no-report"]),
+        ("teacher", [*pruning, "--out", "again"]),
+        ("run", ["export", "run", "--to", "packed", "--to", "onnx"]),
+        ("teacher", timing),
+        (str(tmp_path / "run"), ["evaluate", "run/export/model.onnx", "--attacks", "natural", "--no-report"]),
+    ]
+    for holder, command in commands:
+        refused = call(*command)
+        assert refused.exit_code == 2
+        said = f"error: {holder} holds a mynet.py:make, which only your own code can build, and no file can ask"
+        assert refused.stderr.startswith(said)
+        assert refused.stderr.endswith(
+            "give it yourself: --arch mynet.py:make (in Python: architecture= of load_model)\n"
+        )
+        assert refused.stderr.count("\n") == 1
+        done = call(*command, *made)
+        assert done.exit_code == 0, done.output
+    for words in (["compare", "run"], ["compare", "teacher", "run"], ["report", "run"], ["models", "inspect", "run"]):
+        done = call(*words)
+        assert done.exit_code == 0, done.output

@@ -101,7 +101,7 @@ def test_a_normalisation_comes_back(tmp_path: Path, numbers: tuple[list[float], 
 def test_a_network_of_ones_own_is_filled_and_else_asked_for(tmp_path: Path, tiny_teacher: nn.Module) -> None:
     folder = pwoa.save_pretrained(Normalised(tiny_teacher, [0.5], [0.25]), tmp_path)
     message = refused(lambda: pwoa.load_model(folder))
-    assert "TinyNet, which only your own code can build: give it as architecture=" in message
+    assert "TinyNet, which only your own code can build, and no file can ask to run code" in message
     again = pwoa.load_model(folder, architecture=type(tiny_teacher)())
     assert isinstance(again, Normalised)
     assert fingerprint(again.model) == fingerprint(tiny_teacher)
@@ -319,7 +319,7 @@ def test_a_model_folder_of_ones_own_is_named_with_its_factory(tmp_path: Path, di
     model = nn.Sequential(nn.Flatten(), nn.Linear(784, 3))
     folder = pwoa.save_pretrained(model, tmp_path / "model")
     assert fingerprint(pwoa.load_model(str(folder), digits, architecture=f"{source}:net")) == fingerprint(model)
-    assert "--arch MODULE:FUNCTION" in refused(lambda: pwoa.load_model(str(folder), digits))
+    assert "--arch FILE.py:CLASS" in refused(lambda: pwoa.load_model(str(folder), digits))
 
 
 @pytest.fixture

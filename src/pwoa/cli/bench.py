@@ -15,6 +15,10 @@ BUSY = 1.1
 def bench(
     models: Annotated[list[str], typer.Argument(metavar="MODEL…", help="What pwoa evaluate takes, one or more.")],
     teacher: Annotated[str | None, typer.Option(help="The dense network to compare with.")] = None,
+    arch: Annotated[
+        str | None,
+        typer.Option("--arch", help="Of checkpoints, and of runs of your own class: FILE.py:CLASS, or a name."),
+    ] = None,
     data: DataOption = None,
     data_folder: DataFolderOption = None,
     routes: Annotated[
@@ -42,6 +46,7 @@ def bench(
         seconds=seconds,
         batch=batch,
         images=images,
+        architecture=arch,
         data_folder=data_folder,
         folder=out,
         progress=ConsoleProgress(),

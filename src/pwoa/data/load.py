@@ -121,7 +121,7 @@ def _collect(dataset: Any, where: str) -> tuple[Tensor, Tensor]:
         warnings.warn(
             f"the images of {where} change from one reading to the next, as by random transforms; they are read once "
             "and stay as they are: leave the transforms out, and set data.augment to crop-flip",
-            stacklevel=2,
+            stacklevel=5,  # the line that called load_data
         )
     return torch.stack(images), torch.stack([label.reshape(()) for _, label in samples])
 

@@ -32,7 +32,7 @@ from pwoa.errors import InputError, counted, first_line
 from pwoa.models.border import as_logits
 from pwoa.models.compiled import CModel
 from pwoa.models.hidden import multiply_adds
-from pwoa.models.load import Source, load_model
+from pwoa.models.load import Source, lacks_architecture, load_model
 from pwoa.progress import Progress, choose_progress
 from pwoa.recipe import recorded_recipe, records_recipe
 from pwoa.storage.folder import RESULT, Folder
@@ -103,6 +103,7 @@ def bench(
     batch: int = 32,
     images: int = 256,
     memory: bool = True,
+    architecture: str | nn.Module | None = None,
     data_folder: str | Path | None = None,
     folder: str | Path | None = None,
     progress: Progress | bool | None = None,
@@ -120,6 +121,7 @@ def bench(
     batch: images at a time, for the throughput.
     images: how many test images the answers are compared on.
     memory: whether to measure it, in a new process for each model and route.
+    architecture: as for `load_model`, of all models here that are checkpoints or of a network of your own.
     data_folder: as for `load_data`.
     folder: where result.json is kept; None keeps nothing.
     progress: by default bars on a terminal and nothing elsewhere; False shows nothing, True lines everywhere.
@@ -127,6 +129,9 @@ def bench(
     progress = choose_progress(progress)
     _check_numbers(seconds, batch, images)
     counts, chosen, sources = _counts(threads), find_routes(routes), _sources(models, teacher)
+    built = {name for name, source in sources.items() if architecture is not None and lacks_architecture(source)}
+    if architecture is not None and not built:
+        raise InputError(f"{', '.join(sources)} knows its architecture; leave out --arch (in Python: architecture=)")
     place = None if folder is None else BenchFolder(folder)
     if place is not None:
         place.check({})
@@ -141,7 +146,9 @@ def bench(
         lanes: list[_Lane] = []
         for name, source in sources.items():
             own = copy.deepcopy(source) if isinstance(source, nn.Module) else source  # the user's stays as it is
-            stand = _Stand.of(name, load_model(own, loaded).cpu(), loaded, batch, images, Path(work))
+            fresh = copy.deepcopy(architecture) if name in built else None
+            network = load_model(own, loaded, architecture=fresh).cpu()
+            stand = _Stand.of(name, network, loaded, batch, images, Path(work))
             for route in here:
                 progress.say(f"preparing {name} for {route.label}")
                 more, able = stand.enter(route, counts, memory)

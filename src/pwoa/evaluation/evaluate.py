@@ -4,6 +4,7 @@ import copy
 import dataclasses
 import json
 import re
+import warnings
 import zlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -16,7 +17,7 @@ from torch import nn
 from pwoa.data.images import Data
 from pwoa.data.load import load_data
 from pwoa.devices import choose_device, choose_threads, using_threads
-from pwoa.errors import InputError, counted
+from pwoa.errors import InputError, ThreatWarning, counted
 from pwoa.evaluation.checks import warn_of
 from pwoa.evaluation.measure import measure, parts
 from pwoa.evaluation.scores import Scores, weak_steps
@@ -35,7 +36,7 @@ from pwoa.recipe import (
     recorded_recipe,
     records_recipe,
 )
-from pwoa.recipe.settings import merge
+from pwoa.recipe.settings import gives_radius, merge
 from pwoa.storage.folder import RESULT
 from pwoa.storage.identity import identity
 from pwoa.threat import Threat
@@ -85,14 +86,15 @@ def evaluate(
     surrogate, surrogate_architecture: the model that the attack `transfer` searches on; its architecture, if needed.
     twin: the same, for an exported model: the network it was made from, whose answers its own are compared with. A run
         that the artefact lies in is found by itself.
-    architecture, checkpoint, mean, std: as for `load_model`.
+    architecture, checkpoint, mean, std: as for `load_model`. Of an exported model the architecture is also its twin's.
     data_folder: as for `load_data`.
     device: `auto`, `cpu`, `cuda`, `cuda:1`, ….
     name: what result.json calls the model.
     folder: where result.json and the verdicts are kept; the same folder again resumes what was broken off. `auto`
         chooses one under runs/evaluate; None keeps nothing.
     progress: by default bars on a terminal and nothing elsewhere; False shows nothing, True lines everywhere.
-    What the defence checks find is also a Python warning (`pwoa.errors.DefenceWarning`).
+    What the defence checks find is also a Python warning (`pwoa.errors.DefenceWarning`). So is a threat that nobody
+    chose, where no progress says it (`pwoa.errors.ThreatWarning`).
     """
     progress = choose_progress(progress)
     if not isinstance(threat, (Threat, NoneType)):
@@ -110,13 +112,10 @@ def evaluate(
             data_folder=data_folder or (plan.data.folder if data is None else None) or None,
             progress=progress.reach,
         )
-    trained = trained_threat(home or model)
+    trained, unchosen = trained_threat(home or model), False
     if data is not None and recipe is None and not _is_run(home or model):
         plan = dataclasses.replace(plan, threat=_usual_threat(loaded, trained, changes))
-        chosen = threat or trained or any(key.partition(".")[0] == "threat" for key in changes)
-        if not chosen and not preset_for(loaded.name):
-            how = "--radius or --set threat.… (in Python: threat=)"
-            progress.say(f"note: no threat was given, and {loaded.name} has no preset: {plan.threat}; choose by {how}")
+        unchosen = not (threat or trained or gives_radius(changes) or preset_for(loaded.name))
     threat = threat or plan.threat
     if trained is not None and str(trained) != str(threat):
         progress.say(f"note: the model was trained for {trained}, and is tested at {threat}")
@@ -125,14 +124,23 @@ def evaluate(
     if twin is None and surrogate is None and (twin := home) is not None:
         progress.say(f"its twin, the network that it was exported from, is that of {home}")
     with progress.working("loading the model"):
+        of_twin = copy.deepcopy(architecture) if isinstance(twin, (str, Path)) else None
+        if of_twin is not None and kind_of(model) in ("onnx", "c"):
+            architecture = None  # what is no network has no architecture but its twin's
         network = load_model(source, loaded, architecture=architecture, checkpoint=checkpoint, mean=mean, std=std)
         other = surrogate if twin is None else twin
         if isinstance(other, (str, Path)):
-            other = load_model(other, loaded, architecture=surrogate_architecture)
+            other = load_model(other, loaded, architecture=surrogate_architecture if twin is None else of_twin)
         subject = Subject.of(network, loaded, plan.evaluation.images, where, other, twin is not None)
         if not isinstance(model, nn.Module) and kind_of(model) in EXPORTED:
             subject = dataclasses.replace(subject, hashes={"artefact": identity(model)})
             progress.say(f"exported model: SHA-256 {subject.hashes['artefact']}")
+    if unchosen:
+        how = "--radius or --set threat.… (in Python: threat=)"
+        line = f"no threat was given, and {loaded.name} has no preset: {threat}; choose by {how}"
+        progress.say(f"note: {line}")
+        if progress.silent:
+            warnings.warn(line, ThreatWarning, stacklevel=2)
     evaluation = plan.seeded_evaluation()
     named = "evaluation.attacks" in changes and "evaluation.strong" not in changes
     evaluation = dataclasses.replace(

@@ -11,6 +11,7 @@ from types import ModuleType
 from torch import nn
 
 from pwoa.errors import InputError, did_you_mean
+from pwoa.models.architectures.registry import MADE_BY
 from pwoa.recipe.settings import is_factory
 
 
@@ -38,6 +39,7 @@ def load_factory(text: str) -> nn.Module:
             model = factory()
     if not isinstance(model, nn.Module):
         raise InputError(f"{text}() returned a {type(model).__name__}; let it return a torch.nn.Module")
+    vars(model)[MADE_BY] = text  # by which it can be made again; its class may need arguments
     return model.eval()
 
 

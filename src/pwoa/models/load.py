@@ -1,6 +1,7 @@
 """One door for models: a run, a model folder, the hub, a checkpoint, Python code, or ONNX."""
 
 import os
+import shlex
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -149,6 +150,18 @@ def kind_of(source: Source) -> Kind:
     return "packed" if is_packed(name) else "factory" if is_factory(name) else "file"
 
 
+def lacks_architecture(source: Source) -> bool:
+    """Tell whether a model takes an `architecture`: a checkpoint file, or what only the user's own code can build."""
+    kind = kind_of(source)
+    if isinstance(source, nn.Module) or kind not in ("folder", "packed"):
+        return kind == "file" and source != EMBEDDED
+    name = os.fspath(source)
+    if kind == "folder" and not holds_model(name):  # a run that has not finished, which is said when it is loaded
+        return False
+    about = read_description(find_folder(name), name) if kind == "folder" else read_packed(Path(name)).about
+    return ":" in about["architecture"]
+
+
 def refuse_exported(checkpoint: str) -> None:
     """Refuse to train what has no weights to train; C code, which a recipe cannot ask to run, is not even opened."""
     if kind_of(checkpoint) == "c":
@@ -202,8 +215,8 @@ def _new(about: dict[str, Any], name: str, size: int) -> nn.Module:
     architecture, classes, channels = about["architecture"], about.get("classes"), about.get("channels")
     if ":" in architecture:
         raise InputError(
-            f"{name} holds a {architecture}, which only your own code can build: give it as architecture="
-            f" (on the command line --arch MODULE:FUNCTION, as in --arch {architecture})"
+            f"{name} holds a {architecture}, which only your own code can build, and no file can ask to run code; if "
+            f"you trust it, give it yourself: --arch {_as_typed(architecture)} (in Python: architecture= of load_model)"
         )
     if classes is None or channels is None:
         raise InputError(f"{name} does not say its classes and channels")
@@ -213,6 +226,14 @@ def _new(about: dict[str, Any], name: str, size: int) -> nn.Module:
     if numbers > size:
         raise InputError(f"{name} describes a network of {numbers:,} numbers, and its weights are {size:,} bytes")
     return build(architecture, classes, channels, width)
+
+
+def _as_typed(architecture: str) -> str:
+    """Return what to write for a network of the user's own; a script and torch's own classes cannot be imported."""
+    home, _, name = architecture.rpartition(":")
+    if is_factory(architecture) and home != "__main__" and not home.startswith("torch."):
+        return shlex.quote(architecture)
+    return f"FILE.py:{name if home == '__main__' and name.isidentifier() else 'CLASS'}"
 
 
 def _from_file(
@@ -226,7 +247,7 @@ def _from_file(
 ) -> nn.Module:
     """Load a checkpoint file, which tells the classes and channels of a registered architecture where they are None."""
     if name != EMBEDDED and not Path(name).exists():
-        kinds = "a run folder, a model folder, a checkpoint, MODULE:FUNCTION, an .onnx file or hf:owner/name"
+        kinds = "a run folder, a model folder, a checkpoint, FILE.py:CLASS, an .onnx file or hf:owner/name"
         raise InputError(f"{name} does not exist; give {kinds}")
     if name != EMBEDDED and Path(name).is_dir():
         raise InputError(f"{name} is neither a run nor a model folder: it has no {RECIPE} or {CONFIG}")

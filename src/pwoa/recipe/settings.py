@@ -81,6 +81,12 @@ def merge(settings: Mapping[str, Any] | None, given: Mapping[str, Any]) -> dict[
     return dict(settings or {}) | {key: value for key, value in given.items() if value is not None}
 
 
+def gives_radius(settings: Mapping[str, Any]) -> bool:
+    """Tell whether settings say how far the attacker reaches; with a norm or a step alone the default does."""
+    section = settings.get("threat")
+    return "threat.radius" in settings or (isinstance(section, Mapping) and "radius" in section)
+
+
 def replace(target: Any, tree: Mapping[str, Any], where: str, prefix: str) -> Any:
     """Return a copy of a (section of a) recipe with the values of `tree`, each checked."""
     fields = {f.name: f for f in dataclasses.fields(target) if f.name != OWN}

@@ -148,9 +148,10 @@ class Result:
     def __repr__(self) -> str:
         """Write what came out in a line."""
         accuracy = self.summary.get("pruned") or self.summary.get("accuracy") or {}
-        rate = f", {smaller(self.summary['rate'], self.summary.get('overall_rate'))}" if "rate" in self.summary else ""
+        rate, overall = self.summary.get("rate", 1.0), self.summary.get("overall_rate")
+        size = "" if rate == 1 else f", {smaller(rate, overall)}"
         measured = ", ".join(f"{attack_label(name)} {value:.2f} %" for name, value in accuracy.items())
-        return f"<Result in {self.folder}: {type(self.model).__name__}{rate}: {measured or 'measured elsewhere'}>"
+        return f"<Result in {self.folder}: {type(self.model).__name__}{size}: {measured or 'measured elsewhere'}>"
 
 
 class _Hashed:

@@ -1,5 +1,6 @@
 """What pruning and robust training share: settings, data and device before a run; the folder and modes during it."""
 
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, replace
@@ -14,7 +15,7 @@ from pwoa.attacks.registry import TRANSFER, parse_attacks
 from pwoa.data.images import Data
 from pwoa.data.load import load_data
 from pwoa.devices import choose_device, choose_threads, device_name, using_threads
-from pwoa.errors import Diverged, InputError, counted
+from pwoa.errors import Diverged, InputError, ThreatWarning, counted
 from pwoa.evaluation.measure import measure, parts
 from pwoa.evaluation.scores import Scores, weak_steps
 from pwoa.evaluation.subject import Subject, curve_threats
@@ -22,6 +23,7 @@ from pwoa.models.border import check_complete
 from pwoa.models.load import load_model
 from pwoa.progress import Part, Progress
 from pwoa.recipe import AUTO, Recipe, recorded_recipe
+from pwoa.recipe.settings import gives_radius
 from pwoa.runs.folder import Result, Run
 from pwoa.runs.tensorboard import Curves, check_installed
 from pwoa.threat import Threat
@@ -65,18 +67,23 @@ def load_given(data: Any, changes: dict[str, Any], progress: Progress) -> Data |
     return loaded
 
 
-def note_defaults(recipe: Recipe, changes: Mapping[str, Any], threat: Threat, epochs: Sequence[int]) -> list[str]:
+def note_defaults(
+    recipe: Recipe, changes: Mapping[str, Any], trained: Threat | None, epochs: Sequence[int], progress: Progress
+) -> list[str]:
     """Return a line that names the epochs and the threat of data without a preset, unless somebody chose them.
 
-    threat: the one that holds where neither the settings nor the teacher's run say another.
+    Where it would not be seen and the threat is in it, it is a Python warning at the line that called the caller.
+    trained: the threat that the teacher's run says, if it says one.
     """
     sections = {key.partition(".")[0] for key in changes}
-    unchosen = [
-        *([] if sections & {"search", "finetune", "pretrain"} else [f"{' + '.join(map(str, epochs))} epochs"]),
-        *([] if "threat" in sections or recipe.threat != threat else [f"the threat {recipe.threat}"]),
-    ]
+    threat = [] if trained or gives_radius(changes) else [f"the threat {recipe.threat}"]
+    chosen = sections & {"search", "finetune", "pretrain"}
+    unchosen = [*([] if chosen else [f"{' + '.join(map(str, epochs))} epochs"]), *threat]
     name, how = recipe.data.name, "--recipe or --set (in Python: recipe=, settings=)"
-    return [f"{name} has no preset, so defaults hold: {', '.join(unchosen)}; choose by {how}"] if unchosen else []
+    line = f"{name} has no preset, so defaults hold: {', '.join(unchosen)}; choose by {how}"
+    if threat and progress.silent:
+        warnings.warn(line, ThreatWarning, stacklevel=3)
+    return [line] if unchosen else []
 
 
 def load_rest(recipe: Recipe, data: Data | None, progress: Progress) -> Loaded:

@@ -52,7 +52,8 @@ def pretrain(
     settings: changes to the recipe, as {"section.key": value}.
     folder: where the run lives; the same folder again resumes it. None chooses one under runs/.
     progress: by default bars on a terminal and nothing elsewhere; False shows nothing, True lines everywhere.
-    What the defence checks find is also a Python warning (`pwoa.errors.DefenceWarning`).
+    What the defence checks find is also a Python warning (`pwoa.errors.DefenceWarning`). So is a threat that nobody
+    chose, where no progress says it (`pwoa.errors.ThreatWarning`).
     """
     progress = choose_progress(progress)
     prepare.check_network(model, "model")
@@ -65,9 +66,6 @@ def pretrain(
     usual = teacher_recipe_for(changes.get("data.name", "mnist"))
     plan = load_recipe(recipe or usual or "teacher-mnist", changes).with_settings(changes)
     training = find_training(plan.method)
-    notes = []
-    if recipe is None and usual is None:
-        notes = prepare.note_defaults(plan, changes, load_recipe("teacher-mnist").threat, training.stage_epochs(plan))
     with progress.working(prepare.LOADING):
         loaded = prepare.load_rest(training.complete(plan), given, progress)
         if model is None and loaded.recipe.teacher.architecture == AUTO:
@@ -77,6 +75,9 @@ def pretrain(
         check_model(network, loaded.sample, loaded.data.classes)
         material = Material.of(loaded.data, loaded.recipe, loaded.device)
         identity = {"data": loaded.data.fingerprint()}
+    notes = []
+    if recipe is None and usual is None:
+        notes = prepare.note_defaults(plan, changes, None, training.stage_epochs(plan), progress)
 
     with ExitStack() as holding:
         with connected(loaded.device) as processes:

@@ -83,7 +83,8 @@ def prune(
     teacher_evaluation: the folder of the teacher's evaluation, which runs of the same recipe share: it is measured
         there unless it has been before.
     progress: by default bars on a terminal and nothing elsewhere; False shows nothing, True lines everywhere.
-    What the defence checks find is also a Python warning (`pwoa.errors.DefenceWarning`).
+    What the defence checks find is also a Python warning (`pwoa.errors.DefenceWarning`). So is a threat that nobody
+    chose, where no progress says it (`pwoa.errors.ThreatWarning`).
     """
     progress = choose_progress(progress)
     if isinstance(teacher, (str, Path)):
@@ -99,9 +100,7 @@ def prune(
         given = prepare.load_given(data, changes, progress)
     plan = _choose_recipe(recipe, given, changes).with_settings(changes)
     pruning = find_pruning(plan.method)
-    notes = [] if teacher is not None else _note_threat(plan)
-    if recipe is None and not preset_for(plan.data.name):
-        notes += prepare.note_defaults(plan, changes, Threat(), pruning.stage_epochs(plan))
+    trained = None if teacher is not None else trained_threat(plan.teacher.checkpoint)
     with progress.working(prepare.LOADING):
         loaded = prepare.load_rest(pruning.complete(plan), given, progress)
         if teacher is None:
@@ -112,6 +111,9 @@ def prune(
         check_model(teacher, loaded.sample, loaded.data.classes)
         material = Material.of(loaded.data, loaded.recipe, loaded.device)
         identity = {"teacher": fingerprint(teacher), "data": loaded.data.fingerprint(), **_hash_files(pruning, plan)}
+    notes = _note_threat(trained, plan.threat)
+    if recipe is None and not preset_for(plan.data.name):
+        notes += prepare.note_defaults(plan, changes, trained, pruning.stage_epochs(plan), progress)
 
     with ExitStack() as holding:
         with connected(loaded.device) as processes:
@@ -212,14 +214,13 @@ def _choose_recipe(source: str | Path | Recipe | None, data: Data | None, change
             raise InputError(f"{teacher} was made from data given in Python; give --data (in Python: data=)")
         where = {"data.name": there.name, "data.folder": there.folder}
     base = recipe_for(where["data.name"]).with_settings(where)
-    return replace(base, threat=trained_threat(teacher) or base.threat)
+    return replace(base, threat=trained_threat(teacher or base.teacher.checkpoint) or base.threat)
 
 
-def _note_threat(recipe: Recipe) -> list[str]:
+def _note_threat(trained: Threat | None, threat: Threat) -> list[str]:
     """Return a line if the teacher was trained for another attacker than it is pruned for."""
-    trained = trained_threat(recipe.teacher.checkpoint)
-    same = trained is None or str(trained) == str(recipe.threat)
-    return [] if same else [f"the teacher was trained for {trained}, and is pruned for {recipe.threat}"]
+    same = trained is None or str(trained) == str(threat)
+    return [] if same else [f"the teacher was trained for {trained}, and is pruned for {threat}"]
 
 
 def _copy_to_prune(teacher: nn.Module, recipe: SparsityRecipe) -> nn.Module:

@@ -32,7 +32,8 @@ class Material:
         train, validation = data.split(recipe.data.validation, recipe.training.seed, recipe.data.images)
         if recipe.training.batch > len(train):
             raise InputError(
-                f"a batch of {recipe.training.batch} is larger than the {counted(len(train), 'training image')}"
+                f"a batch of {recipe.training.batch} is larger than the {counted(len(train), 'training image')}; lower "
+                "training.batch"
             )
         images = data.train.to(device)
         return cls(images, train.to(device), validation.to(device), data.classes, recipe.data.augment)

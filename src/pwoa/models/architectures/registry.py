@@ -48,6 +48,8 @@ ARCHITECTURES: dict[str, Architecture] = {
     "smallcnn": Architecture(f"{_HERE}.mnist:SmallCNN", 312_202, 6, channels=1),
 }
 
+MADE_BY = "_pwoa_made_by"
+"""The attribute of a network of a user's own that names the function or class that made it, as the user wrote it."""
 _WIDEST = 10
 _STEPS = 10_000
 """Lite widths are multiples of one over this: finer than one filter of the widest layer."""
@@ -73,15 +75,18 @@ def build(architecture: str, classes: int, channels: int, width: float | None = 
 def architecture_name(model: nn.Module) -> str:
     """Return the registered name of a model's architecture, with its width if it is lite, as `build` takes it.
 
-    Of a user's own network it is `module:class`; of a normalised model, the name of the network inside.
+    Of a user's own network it is `module:class`, or the `file.py:function` that made it; of a normalised model, the
+    name of the network inside.
     """
     from pwoa.models.border import Normalised
 
     if isinstance(model, Normalised):
         return architecture_name(model.model)
     home = f"{type(model).__module__}:{type(model).__qualname__}"
-    name = next((name for name, entry in ARCHITECTURES.items() if entry.home == home), home)
-    return name if name == home or model.width == 1 else f"{name}@{model.width}"
+    name = next((name for name, entry in ARCHITECTURES.items() if entry.home == home), None)
+    if name is None:
+        return str(vars(model).get(MADE_BY, home))
+    return name if model.width == 1 else f"{name}@{model.width}"
 
 
 def described() -> list[tuple[str, int, int]]:

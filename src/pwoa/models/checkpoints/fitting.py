@@ -49,7 +49,7 @@ def recognise(contents: Checkpoint, classes: int | None, channels: int | None) -
         near = likeness(contents.state)
         raise InputError(
             f"{contents.source} is of no registered architecture{near and f' ({near})'}; "
-            "for a network of your own give --arch MODULE:FUNCTION (in Python: architecture=, also the network itself)"
+            "for a network of your own give --arch FILE.py:CLASS (in Python: architecture=, also the network itself)"
         )
     if wrong := _other_data(guess, classes, channels):
         raise InputError(f"{contents.source} is a {guess.architecture}, but {wrong}")
