@@ -22,6 +22,7 @@ from pwoa.methods import find_method
 from pwoa.methods.adversarial import RobustTraining
 from pwoa.methods.apd import Proximal
 from pwoa.methods.fast_at import FastAt
+from pwoa.methods.harp import largest_by_rank
 from pwoa.methods.pwoa import Search
 from pwoa.models.architectures.registry import build
 from pwoa.models.hidden import recording
@@ -324,7 +325,7 @@ def recorded_run(
 
 CHANGING: dict[str, dict[str, Any]] = {
     "pwoa": {"objective__balance": "auto", "search__rho_growth": 3.0},
-    "advprune": {"search__rho_growth": 3.0, "training__mix": 0.5},
+    "advprune": {"search__rho_growth": 3.0, "training__mix": 0.5, "sparsity__allocation": "learned"},
     "hydra": {"training__mix": 0.5},
     "harp": {"harp__gamma": 0.5},
     "apd": {"training__mix": 0.5},
@@ -349,6 +350,7 @@ def test_a_recorded_run_ends_as_one_that_is_not(
     recipe = quick(method=method, pretrain__epochs=3, pretrain__steps=2, **shared, **CHANGING[method])
     if method == "fast-at":
         monkeypatch.setattr("pwoa.methods.fast_at.JUMP", -200.0)  # so that it goes on with two steps
+    monkeypatch.setattr("pwoa.methods.harp.largest", largest_by_rank)  # as on a device: only there is it recorded
     losses, expected = recorded_run(tmp_path / "plain", tiny_teacher, tiny_data, recipe)
     gc.collect()
     gc.disable()
