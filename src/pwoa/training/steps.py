@@ -14,6 +14,7 @@ from pwoa.recipe.sections import TrainingRecipe
 from pwoa.training.fast import Replayed
 from pwoa.training.groups import Plan
 from pwoa.training.processes import Processes
+from pwoa.training.sgd import Sgd
 from pwoa.training.stage import Batch, Loss, Material, Stage
 
 
@@ -134,10 +135,11 @@ class Meter:
         self._images = state["images"]
 
 
+Optimizer = Sgd | torch.optim.Adam
 _HOW = ("lr", "fused", "capturable")
 
 
-def make_optimizer(stage: Stage, model: nn.Module, recipe: TrainingRecipe, recorded: bool) -> torch.optim.Optimizer:
+def make_optimizer(stage: Stage, model: nn.Module, recipe: TrainingRecipe, recorded: bool) -> Optimizer:
     """Make SGD or Adam over what the stage changes; for `recorded` steps, all that it reads is on the device."""
     chosen = stage.parameters()
     parameters = [value for value in (model.parameters() if chosen is None else chosen) if value.requires_grad]
@@ -145,14 +147,13 @@ def make_optimizer(stage: Stage, model: nn.Module, recipe: TrainingRecipe, recor
     shared: dict[str, Any] = {
         "lr": torch.tensor(stage.learning_rate, device=device) if recorded else stage.learning_rate,
         "weight_decay": recipe.weight_decay,
-        "fused": True,
     }
     if recipe.optimizer == "adam":
-        return torch.optim.Adam(parameters, betas=(recipe.momentum, 0.999), capturable=recorded, **shared)
-    return torch.optim.SGD(parameters, momentum=recipe.momentum, **shared)
+        return torch.optim.Adam(parameters, betas=(recipe.momentum, 0.999), capturable=recorded, fused=True, **shared)
+    return Sgd(parameters, momentum=recipe.momentum, **shared)
 
 
-def resume_optimizer(optimizer: torch.optim.Optimizer, state: Mapping[str, Any]) -> None:
+def resume_optimizer(optimizer: Optimizer, state: Mapping[str, Any]) -> None:
     """Take back momentum and the like; how steps are computed here stays, whatever computed them before."""
     ways = [{key: group[key] for key in _HOW if key in group} for group in optimizer.param_groups]
     optimizer.load_state_dict(dict(state))
@@ -160,7 +161,7 @@ def resume_optimizer(optimizer: torch.optim.Optimizer, state: Mapping[str, Any])
         group.update(way)
 
 
-def set_learning_rate(optimizer: torch.optim.Optimizer, value: float) -> None:
+def set_learning_rate(optimizer: Optimizer, value: float) -> None:
     for group in optimizer.param_groups:
         if isinstance(group["lr"], Tensor):
             group["lr"].fill_(value)
@@ -181,7 +182,7 @@ class Steps:
         self,
         context: Context,
         stage: Stage,
-        optimizer: torch.optim.Optimizer,
+        optimizer: Optimizer,
         average: Average,
     ) -> None:
         self.meter = Meter()

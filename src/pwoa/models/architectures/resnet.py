@@ -21,9 +21,12 @@ def scaled(filters: int, width: float) -> int:
 
 
 def start_as_he(model: nn.Module, fan: Literal["fan_in", "fan_out"] = "fan_out") -> None:
-    """Draw the weights of every convolution from He et al.'s normal distribution; biases begin at 0."""
+    """Draw the weights of every convolution from He et al.'s normal distribution; biases begin at 0.
+
+    Those of a mere skeleton are left: torch loads its compiler to draw nothing, which takes seconds.
+    """
     for module in model.modules():
-        if isinstance(module, nn.Conv2d):
+        if isinstance(module, nn.Conv2d) and not module.weight.is_meta:
             nn.init.kaiming_normal_(module.weight, mode=fan, nonlinearity="relu")
             if module.bias is not None:
                 nn.init.zeros_(module.bias)

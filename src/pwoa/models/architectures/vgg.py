@@ -78,6 +78,6 @@ def _start(model: nn.Module) -> None:
     """Draw the initial weights as HYDRA does, and torchvision too."""
     start_as_he(model)
     for module in model.modules():
-        if isinstance(module, nn.Linear):
+        if isinstance(module, nn.Linear) and not module.weight.is_meta:
             nn.init.normal_(module.weight, 0, 0.01)
             nn.init.zeros_(module.bias)
