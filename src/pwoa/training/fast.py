@@ -6,11 +6,11 @@ import shutil
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from importlib.util import find_spec
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._triton import has_triton
 
 from pwoa.devices import float32_products
 from pwoa.errors import InputError, first_line
@@ -30,7 +30,7 @@ def choose_mode(mode: str, device: torch.device) -> str:
         return mode
     if device.type != "cuda" or torch.cuda.get_device_capability(device) < (8, 0):
         return "exact"
-    able = has_triton() and any(map(shutil.which, (os.environ.get("CC", "cc"), "gcc", "clang")))
+    able = find_spec("triton") and any(map(shutil.which, (os.environ.get("CC", "cc"), "gcc", "clang")))
     return "fast" if able else "exact"
 
 
