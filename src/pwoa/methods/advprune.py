@@ -12,6 +12,7 @@ from torch import nn
 
 from pwoa.methods.pwoa import Pwoa
 from pwoa.recipe import Recipe
+from pwoa.recipe.sections import SearchRecipe
 from pwoa.training import Material
 
 
@@ -35,7 +36,7 @@ class Magnitude(AdvPrune):
     uses = ("finetune.",)
 
     def __init__(self, student: nn.Module, teacher: nn.Module, material: Material, recipe: Recipe) -> None:
-        super().__init__(student, teacher, material, recipe)
+        super().__init__(student, teacher, material, dataclasses.replace(recipe, search=SearchRecipe()))
         self.stages = self.stages[-1:]
 
     @classmethod

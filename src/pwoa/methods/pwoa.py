@@ -5,8 +5,8 @@ constraint; `finetune` fixes the masks it found and goes on with L. With λ = λ
 naive pruning that the paper compares with.
 
 Beyond the paper, and off in its presets: the hidden layers are matched with the teacher's (`objective.hidden`), the
-constraint tightens gradually (`search.start_rate`), and a stage before the search learns how the layers share the
-budget (`sparsity.allocation = "learned"`).
+constraint tightens gradually (`search.start_rate`), a stage before the search learns how the layers share the budget
+(`sparsity.allocation = "learned"`), and low rates take fewer epochs (`search.full_rate`).
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from pwoa.errors import InputError
 from pwoa.methods.method import PruningMethod
+from pwoa.methods.pace import paced
 from pwoa.methods.pruning import CHUNK, Asked, MaskedStage, Mixer, teacher_hidden, teacher_logits
 from pwoa.methods.shares import Shares
 from pwoa.models.border import as_logits
@@ -147,6 +148,7 @@ class Pwoa(PruningMethod):
     uses: ClassVar[tuple[str, ...]] = ("objective.", "search.", "finetune.")
 
     def __init__(self, student: nn.Module, teacher: nn.Module, material: Material, recipe: Recipe) -> None:
+        recipe = paced(recipe)
         super().__init__(student, teacher, material, recipe)
         mixer = Mixer(student, material, recipe)
         objective = Objective(student, teacher, material, recipe.objective, recipe.training, mixer)
@@ -170,6 +172,7 @@ class Pwoa(PruningMethod):
 
     @classmethod
     def stage_epochs(cls, recipe: Recipe) -> tuple[int, ...]:
+        recipe = paced(recipe)
         first = (recipe.search.allocation_epochs,) if cls.learns_allocation(recipe) else ()
         return *first, recipe.search.epochs, recipe.finetune.epochs
 

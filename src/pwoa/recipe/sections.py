@@ -120,7 +120,9 @@ class SearchRecipe:
     """The ADMM stage: ρ starts at `rho` and grows by `rho_growth` at each update, up to `rho_limit`.
 
     In the paper the constraint is the same throughout. With a `start_rate` it begins with that rate in every layer, and
-    tightens at each update, quickly at first, until it is all there after four fifths of the stage.
+    tightens at each update, quickly at first, until it is all there after four fifths of the stage. With a `full_rate`,
+    epochs and learning rates are those for that rate and above: below it, there are fewer epochs, also of fine-tuning,
+    and lower learning rates.
     """
 
     epochs: int = number(50, "of the search stage", low=1)
@@ -133,10 +135,14 @@ class SearchRecipe:
     allocation_epochs: int = number(
         2, "of the stage before it that learns the layers' shares, where sparsity.allocation is learned", low=1
     )
+    full_rate: float = number(0.0, "the rate below which there are fewer epochs; 0: as many at every rate", low=0)
 
     def __post_init__(self) -> None:
         if 0 < self.start_rate < 1:
             raise InputError(f"search.start_rate = {self.start_rate:g}; allowed: 0, or at least 1")
+        if 0 < self.full_rate <= max(self.start_rate, 1):
+            least = max(self.start_rate, 1)
+            raise InputError(f"search.full_rate = {self.full_rate:g}; allowed: 0, or above {least:g} (search.start_rate)")
 
 
 @dataclass(frozen=True)

@@ -169,7 +169,7 @@ class Engine:
                 self.journal.log(line)
             self.progress.epoch({**line, "accuracy_of": stage.accuracy_of}, stage.epochs)
             ended = epoch + 1 == stage.epochs
-            if ended or self._due(self.recipe.checkpoint_seconds):
+            if (ended and last) or self._due(self.recipe.checkpoint_seconds):
                 self._save(number + ended, 0 if ended else epoch + 1, steps)
         self.progress.close()
 

@@ -1,0 +1,93 @@
+"""Low rates take fewer epochs and lower learning rates, where a recipe says so."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from torch import nn
+
+import pwoa
+from pwoa.data.images import Data
+from pwoa.errors import InputError
+from pwoa.methods import METHODS
+from pwoa.methods.pace import paced
+from pwoa.methods.pwoa import Pwoa
+from pwoa.recipe import Recipe, load_recipe, recorded_recipe
+
+Make = Callable[..., Recipe]
+
+
+def at(rate: float, **changes: object) -> Recipe:
+    given = {name.replace("__", "."): value for name, value in changes.items()}
+    return load_recipe("cifar10-robust").with_settings({"sparsity.rate": rate, **given})
+
+
+class TestTheRule:
+    @pytest.mark.parametrize(
+        ("rate", "epochs", "learning_rate"),
+        [(1.0, (2, 1), 0.0125), (2.0, (2, 1), 0.025), (4.0, (4, 2), 0.05), (8.0, (8, 3), 0.1), (16.0, (12, 4), 0.2)],
+    )
+    def test_epochs_follow_the_logarithm_of_the_rate_and_learning_rates_the_rate(
+        self, rate: float, epochs: tuple[int, int], learning_rate: float
+    ) -> None:
+        recipe = paced(at(rate))
+        assert (recipe.search.epochs, recipe.finetune.epochs) == epochs
+        assert recipe.search.learning_rate == pytest.approx(learning_rate)
+        assert recipe.finetune.learning_rate == pytest.approx(learning_rate)
+
+    def test_from_the_full_rate_on_nothing_changes(self) -> None:
+        for recipe in (at(16.0), at(100.0), at(4.0, search__full_rate=0)):
+            assert paced(recipe) == recipe
+
+    def test_multiply_adds_count_double(self) -> None:
+        assert paced(at(4.0, sparsity__budget="macs")).search == paced(at(8.0)).search
+        assert paced(at(8.0, sparsity__budget="macs")).search == at(8.0).search
+
+    @pytest.mark.parametrize("rate", [1.5, 3.0, 4.0, 7.0, 8.0, 15.9])
+    def test_rho_ends_as_large(self, rate: float) -> None:
+        whole, recipe = at(16.0).search, paced(at(rate)).search
+        grown = [one.rho_growth ** (one.epochs / one.interval) for one in (whole, recipe)]
+        assert grown[0] == pytest.approx(grown[1])
+        assert recipe.epochs <= whole.epochs
+
+    def test_without_a_rate_to_start_from_it_counts_from_1(self) -> None:
+        assert paced(at(4.0, search__start_rate=0)).search.epochs == 6
+
+    def test_an_allocation_is_learned_in_fewer_epochs_too(self) -> None:
+        epochs = [paced(at(rate, search__allocation_epochs=6)).search.allocation_epochs for rate in (4.0, 8.0, 16.0)]
+        assert epochs == [2, 4, 6]
+
+    @pytest.mark.parametrize(("full", "start"), [(0.5, 0.0), (1.0, 0.0), (2.0, 2.0), (1.5, 4.0)])
+    def test_a_full_rate_that_the_start_is_beyond_is_refused(self, full: float, start: float) -> None:
+        with pytest.raises(InputError, match=r"^settings: search\.full_rate = [\d.]+; allowed: 0, or above") as caught:
+            Recipe().with_settings({"search.full_rate": full, "search.start_rate": start})
+        assert "\n" not in str(caught.value)
+
+
+def test_methods_say_how_long_they_take_at_the_rate() -> None:
+    epochs = {name: method.stage_epochs(at(4.0)) for name, method in METHODS.items() if method.prunes}
+    assert epochs["pwoa"] == epochs["advprune"] == (4, 2)
+    assert epochs["hydra"] == epochs["harp"] == epochs["apd"] == (12, 4)
+    assert epochs["magnitude"] == (4,)
+    assert Pwoa.stage_epochs(at(4.0, sparsity__allocation="learned")) == (1, 4, 2)
+
+
+@pytest.mark.parametrize(("method", "stages"), [("pwoa", {"search": 1, "finetune": 2}), ("magnitude", {"finetune": 6})])
+def test_a_run_does_it_and_its_recipe_stays_as_it_was_given(
+    tmp_path: Path, tiny_teacher: nn.Module, tiny_data: Data, quick: Make, told: object, method: str, stages: dict[str, int]
+) -> None:
+    recipe = quick(
+        method=method,
+        search__epochs=3,
+        search__full_rate=64.0,
+        finetune__epochs=6,
+        finetune__learning_rate=0.064,
+        sparsity__rate=4.0,
+    )
+    result = pwoa.prune(tiny_teacher, tiny_data, recipe=recipe, folder=tmp_path / "run", progress=told)
+    taken = [line["stage"] for line in result.metrics if "epoch" in line]
+    assert {name: taken.count(name) for name in stages} == stages
+    assert len(taken) == sum(stages.values())
+    rates = [line["learning_rate"] for line in result.metrics if line.get("stage") == "finetune"]
+    assert rates[0] == pytest.approx(0.064 if method == "magnitude" else 0.004)
+    assert recorded_recipe(tmp_path / "run").search == recipe.search
