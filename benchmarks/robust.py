@@ -226,31 +226,32 @@ def aims_table(path: Path) -> str:
     lines = []
     for budget, aims in AIMS.items():
         for rate, aim in aims.items():
-            found = [row["cw"] for row in measured if (row["budget"], row["rate"]) == (budget, rate)]
-            if not found:
-                continue
-            difference = f"{statistics.mean(found) - aim:+.2f}".replace("-", "−")
-            strong = [row["autoattack"] for row in measured if (row["budget"], row["rate"]) == (budget, rate)]
-            values = [mean_and_deviation(found), difference, str(len(found)), mean_and_deviation(strong)]
-            lines.append([budget, f"{rate:g}", f"{aim:.1f}", *values])
-    return markdown(["budget", "rate", "aim", "CW", "difference", "seeds", attack_label("autoattack")], lines)
+            own = [row for row in measured if (row["budget"], row["rate"]) == (budget, rate)]
+            for epochs in dict.fromkeys(row["epochs"] for row in own):
+                found = [row["cw"] for row in own if row["epochs"] == epochs]
+                difference = f"{statistics.mean(found) - aim:+.2f}".replace("-", "−")
+                strong = mean_and_deviation([row["autoattack"] for row in own if row["epochs"] == epochs])
+                values = [mean_and_deviation(found), difference, str(len(found)), strong]
+                lines.append([budget, f"{rate:g}", epochs, f"{aim:.1f}", *values])
+    return markdown(["budget", "rate", "epochs", "aim", "CW", "difference", "seeds", attack_label("autoattack")], lines)
 
 
 def _table_of_network(measured: Sequence[Row], strongest: float | None) -> str:
     groups: dict[tuple[Any, ...], list[Row]] = {}
     for row in sorted(measured, key=lambda row: (row["preset"], row["budget"] == "macs", row["rate"])):
-        groups.setdefault((row["preset"], row["budget"], row["rate"], row["allocation"]), []).append(row)
+        key = (row["preset"], row["budget"], row["rate"], row["allocation"], row["epochs"])
+        groups.setdefault(key, []).append(row)
     columns = (*ATTACKS, "autoattack")
-    head = ["preset", "allocation", "weights", "multiply-adds", *map(attack_label, columns), "seeds"]
+    head = ["preset", "allocation", "epochs", "weights", "multiply-adds", *map(attack_label, columns), "seeds"]
     first = measured[0]
     of_teacher = [f"{first[f'teacher_{name}']:.2f}" for name in ATTACKS] + [f"{strongest:.2f}" if strongest else ""]
-    lines = [["teacher", "", "1", "1", *of_teacher, ""]]
-    for (preset, budget, _, allocation), of_group in groups.items():
+    lines = [["teacher", "", "", "1", "1", *of_teacher, ""]]
+    for (preset, budget, _, allocation, epochs), of_group in groups.items():
         rates = [f"{of_group[0][key]:.4g}×" for key in ("weights_rate", "macs_rate")]
         rates[budget == "macs"] = f"**{rates[budget == 'macs']}**"
         values = [[row[name] for row in of_group if row[name] is not None] for name in columns]
         cells = [mean_and_deviation(of_column) if of_column else "" for of_column in values]
-        lines.append([f"`{preset}`", allocation, *rates, *cells, str(len({row["seed"] for row in of_group}))])
+        lines.append([f"`{preset}`", allocation, epochs, *rates, *cells, str(len({row["seed"] for row in of_group}))])
     attacked = max(len([row for row in own if row["autoattack"] is not None]) for own in groups.values())
     return (
         f"{first['architecture']} on {first['dataset']}, {first['n']:,} test images (AutoAttack: "

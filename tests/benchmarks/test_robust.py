@@ -48,6 +48,7 @@ def test_the_table_has_both_budgets_and_leaves_open_what_was_not_measured(tmp_pa
         "dataset": "digits",
         "teacher": "t",
         "preset": "p",
+        "epochs": "4+2",
         "n": 100,
         "n_autoattack": 10,
         "device": "CPU",
@@ -56,12 +57,14 @@ def test_the_table_has_both_budgets_and_leaves_open_what_was_not_measured(tmp_pa
     row |= {**accuracies, **{f"teacher_{name}": 90.0 for name in accuracies}, "seed": 0}
     weights = {**row, "allocation": "lamp", "budget": "weights", "rate": 4.0, "weights_rate": 4.0, "macs_rate": 2.0}
     macs = {**weights, "budget": "macs", "weights_rate": 3.0, "macs_rate": 4.0, "autoattack": None}
-    (tmp_path / "rows.json").write_text(json.dumps([macs, weights, {**weights, "seed": 1, "cw": 46.0}]))
+    longer = {**weights, "epochs": "12+4", "cw": 47.0}
+    (tmp_path / "rows.json").write_text(json.dumps([macs, weights, {**weights, "seed": 1, "cw": 46.0}, longer]))
     lines = robust.robust_table(tmp_path / "rows.json").splitlines()
-    assert lines[4] == "| teacher |  | 1 | 1 | 90.00 | 90.00 | 90.00 |  |  |"
-    assert lines[5].startswith("| `p` | lamp | **4×** | 2× | 80.00 ± 0.00 | 50.00 ± 0.00 | 45.50 ± 0.71 |")
+    assert lines[4] == "| teacher |  |  | 1 | 1 | 90.00 | 90.00 | 90.00 |  |  |"
+    assert lines[5].startswith("| `p` | lamp | 4+2 | **4×** | 2× | 80.00 ± 0.00 | 50.00 ± 0.00 | 45.50 ± 0.71 |")
     assert lines[5].endswith("| 2 |")
-    assert lines[6] == "| `p` | lamp | 3× | **4×** | 80.00 | 50.00 | 45.00 |  | 1 |"
+    assert lines[6].startswith("| `p` | lamp | 12+4 | **4×** | 2× | 80.00 | 50.00 | 47.00 |")
+    assert lines[7] == "| `p` | lamp | 4+2 | 3× | **4×** | 80.00 | 50.00 | 45.00 |  | 1 |"
     (tmp_path / "rows.json").write_text(json.dumps([macs, {**weights, "dataset": "letters"}]))
     assert robust.robust_table(tmp_path / "rows.json").count("| teacher |") == 2  # a table for each network
 
@@ -90,9 +93,13 @@ def test_methods_in_the_same_time_stand_above_the_preset_with_the_first_epoch_as
 
 def test_what_was_aimed_at_is_compared_with_the_preset_as_it_is(tmp_path: Path) -> None:
     named = {"preset": "cifar10-robust", "architecture": "resnet18", "allocation": "lamp", "budget": "weights"}
-    row = {**named, "rate": 16.0, "cw": 44.5, "autoattack": 42.0}
-    (tmp_path / "rows.json").write_text(json.dumps([row, {**row, "allocation": "learned", "cw": 50.0}]))
-    assert robust.aims_table(tmp_path / "rows.json").endswith("| weights | 16 | 45.0 | 44.50 | −0.50 | 1 | 42.00 |")
+    row = {**named, "rate": 16.0, "epochs": "12+4", "cw": 44.5, "autoattack": 42.0}
+    fewer = {**row, "epochs": "4+2", "cw": 45.1}
+    (tmp_path / "rows.json").write_text(json.dumps([row, {**row, "allocation": "learned", "cw": 50.0}, fewer]))
+    lines = robust.aims_table(tmp_path / "rows.json").splitlines()
+    assert lines[2] == "| weights | 16 | 12+4 | 45.0 | 44.50 | −0.50 | 1 | 42.00 |"
+    assert lines[3] == "| weights | 16 | 4+2 | 45.0 | 45.10 | +0.10 | 1 | 42.00 |"
+    assert len(lines) == 4
 
 
 def test_nothing_begins_when_the_time_is_over(few: list[str], tmp_path: Path, told: Any) -> None:

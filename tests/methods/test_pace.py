@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from torch import nn
@@ -74,7 +75,13 @@ def test_methods_say_how_long_they_take_at_the_rate() -> None:
 
 @pytest.mark.parametrize(("method", "stages"), [("pwoa", {"search": 1, "finetune": 2}), ("magnitude", {"finetune": 6})])
 def test_a_run_does_it_and_its_recipe_stays_as_it_was_given(
-    tmp_path: Path, tiny_teacher: nn.Module, tiny_data: Data, quick: Make, told: object, method: str, stages: dict[str, int]
+    tmp_path: Path,
+    tiny_teacher: nn.Module,
+    tiny_data: Data,
+    quick: Make,
+    told: Any,
+    method: str,
+    stages: dict[str, int],
 ) -> None:
     recipe = quick(
         method=method,

@@ -106,6 +106,9 @@ def pretrain(
     lite: Annotated[
         float | None, typer.Option(help="Train a Lite network: as deep, with this many times fewer parameters.")
     ] = None,
+    start: Annotated[
+        Path | None, typer.Option(help="Start from the weights of a checkpoint or a run of the same architecture.")
+    ] = None,
     epochs: Annotated[int | None, typer.Option(help="How many epochs.")] = None,
     seed: Annotated[int | None, typer.Option(help="Of the network, the splits, the batches and the attacks.")] = None,
     device: DeviceOption = "auto",
@@ -127,6 +130,7 @@ def pretrain(
         "data.folder": data_folder,
         "teacher.architecture": arch,
         "pretrain.lite": lite,
+        "pretrain.start": start,
         "pretrain.epochs": epochs,
         "training.seed": seed,
         "training.device": None if device == "auto" else device,

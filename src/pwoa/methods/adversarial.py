@@ -57,6 +57,10 @@ class RobustTraining(Stage, Method):
     def stage_epochs(cls, recipe: Recipe) -> tuple[int, ...]:
         return (recipe.pretrain.epochs,)
 
+    @classmethod
+    def files(cls, recipe: Recipe) -> dict[str, str]:
+        return {"pretrain.start": recipe.pretrain.start} if recipe.pretrain.start else {}
+
     def loss(self, batch: Batch) -> Loss:
         return self.robust_loss(batch, self._now)
 

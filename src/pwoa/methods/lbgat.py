@@ -6,6 +6,9 @@ from torch.nn import functional as F
 from pwoa.methods.adversarial import RobustTraining, divergence
 from pwoa.models.architectures.registry import build
 from pwoa.models.border import as_logits
+from pwoa.models.checkpoints.files import open_checkpoint
+from pwoa.models.checkpoints.fitting import fill
+from pwoa.recipe.methods import LbgatSettings
 from pwoa.recipe.sections import Recipe
 from pwoa.threat import Threat
 from pwoa.training.stage import Batch, Loss, Material
@@ -16,17 +19,26 @@ GUIDE = "resnet18"
 class Lbgat(RobustTraining):
     """MSE(f(x_adv), g(x)) + CE(g(x), y) + β KL(f(x) ‖ f(x_adv)): the natural boundary of g, trained along, guides f.
 
-    x_adv is found by PGD on the divergence, as in TRADES, also with β = 0, as in the released code.
+    x_adv is found by PGD on the divergence, as in TRADES, also with β = 0, as in the released code. g starts from
+    scratch, as it is published, or from a network trained on natural examples (`lbgat.guide`).
     """
 
-    name = "lbgat"
+    name, settings = "lbgat", LbgatSettings
 
     def __init__(self, model: nn.Module, material: Material, recipe: Recipe) -> None:
         super().__init__(model, material, recipe)
         pixels = material.images.pixels
-        guide = build(GUIDE, material.classes, pixels.shape[1]).to(pixels.device)
+        guide = build(GUIDE, material.classes, pixels.shape[1])
+        if file := recipe.own_settings(LbgatSettings).guide:
+            guide = fill(guide, open_checkpoint(file), file, channels=pixels.shape[1])
+        guide = guide.to(pixels.device)
         self.trained = nn.ModuleDict({"robust": model, "guide": guide})
         self._guide = as_logits(guide, material.classes)
+
+    @classmethod
+    def files(cls, recipe: Recipe) -> dict[str, str]:
+        guide = recipe.own_settings(LbgatSettings).guide
+        return super().files(recipe) | ({"lbgat.guide": guide} if guide else {})
 
     def robust_loss(self, batch: Batch, threat: Threat) -> Loss:
         beta = self._recipe.beta

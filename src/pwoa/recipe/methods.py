@@ -28,5 +28,12 @@ class ApdSettings:
     teacher: str = setting("", "a checkpoint of the same network to distil from; empty: the run's teacher")
 
 
-METHOD_SECTIONS: dict[str, type] = {"harp": HarpSettings, "apd": ApdSettings}
+@dataclass(frozen=True)
+class LbgatSettings:
+    """LBGAT's guide, a ResNet-18."""
+
+    guide: str = setting("", "a checkpoint or a run of a ResNet-18 that the guide starts from; empty: drawn anew")
+
+
+METHOD_SECTIONS: dict[str, type] = {"harp": HarpSettings, "apd": ApdSettings, "lbgat": LbgatSettings}
 """By the name of the method and of the section."""

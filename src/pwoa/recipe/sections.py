@@ -142,7 +142,9 @@ class SearchRecipe:
             raise InputError(f"search.start_rate = {self.start_rate:g}; allowed: 0, or at least 1")
         if 0 < self.full_rate <= max(self.start_rate, 1):
             least = max(self.start_rate, 1)
-            raise InputError(f"search.full_rate = {self.full_rate:g}; allowed: 0, or above {least:g} (search.start_rate)")
+            raise InputError(
+                f"search.full_rate = {self.full_rate:g}; allowed: 0, or above {least:g} (search.start_rate)"
+            )
 
 
 @dataclass(frozen=True)
@@ -155,7 +157,7 @@ class FinetuneRecipe:
 
 @dataclass(frozen=True)
 class PretrainRecipe:
-    """Robust training from scratch. `steps` of `step` (0: a quarter of the radius) attack each batch.
+    """Robust training, from scratch or `start`. `steps` of `step` (0: a quarter of the radius) attack each batch.
 
     `beta` weighs the divergence of TRADES, MART and LBGAT. Over the first `warmup` epochs the learning rate rises from
     0; over the first `growing` epochs the radius grows to that of the threat. `lite` trains a Lite network: the same
@@ -170,6 +172,7 @@ class PretrainRecipe:
     warmup: int = number(0, "epochs over which the learning rate rises from 0", low=0)
     growing: int = number(0, "epochs over which the radius grows to that of the threat", low=0)
     lite: float = number(1.0, "train a Lite network: as deep, with this many times fewer parameters", low=1)
+    start: str = setting("", "a checkpoint or a run whose weights training starts from; empty: drawn anew")
 
     def __post_init__(self) -> None:
         if self.warmup and self.warmup >= self.epochs:

@@ -19,13 +19,16 @@ from pwoa.errors import Diverged, InputError, ThreatWarning, counted
 from pwoa.evaluation.measure import measure, parts
 from pwoa.evaluation.scores import Scores, weak_steps
 from pwoa.evaluation.subject import Subject, curve_threats
+from pwoa.methods.method import Method
 from pwoa.models.border import check_complete
+from pwoa.models.checkpoints.folder import WEIGHTS
 from pwoa.models.load import load_model
 from pwoa.progress import Part, Progress
 from pwoa.recipe import AUTO, Recipe, recorded_recipe
 from pwoa.recipe.settings import gives_radius
 from pwoa.runs.folder import Result, Run
 from pwoa.runs.tensorboard import Curves, check_installed
+from pwoa.storage.identity import identity as hash_file
 from pwoa.threat import Threat
 from pwoa.training import Engine
 from pwoa.training.engine import Journal
@@ -100,6 +103,13 @@ def load_rest(recipe: Recipe, data: Data | None, progress: Progress) -> Loaded:
         data = load_data(recipe.data.name, data_folder=recipe.data.folder or None, progress=progress.reach)
     device = choose_device(own_device(recipe.training.device))
     return Loaded(recipe.for_images(len(data.train)), data.to(device), device)
+
+
+def hash_files(method: type[Method], recipe: Recipe) -> dict[str, str]:
+    """Hash the files that a method reads besides teacher and data: they are a part of what the run is."""
+    named = {setting: Path(file) for setting, file in method.files(recipe).items()}
+    files = {setting: file / WEIGHTS if file.is_dir() else file for setting, file in named.items()}
+    return {setting: hash_file(file) for setting, file in files.items() if file.is_file()}
 
 
 def open_run(

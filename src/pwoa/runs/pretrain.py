@@ -18,6 +18,8 @@ from pwoa.guard import example_free
 from pwoa.methods import find_training
 from pwoa.models.architectures.registry import architecture_name, build, lite_width
 from pwoa.models.border import check_model
+from pwoa.models.checkpoints.files import open_checkpoint
+from pwoa.models.checkpoints.fitting import fill
 from pwoa.models.checkpoints.folder import describe_model
 from pwoa.models.factory import load_factory
 from pwoa.models.load import load_model, refuse_exported
@@ -74,7 +76,7 @@ def pretrain(
         network = copy.deepcopy(network).to(loaded.device)
         check_model(network, loaded.sample, loaded.data.classes)
         material = Material.of(loaded.data, loaded.recipe, loaded.device)
-        identity = {"data": loaded.data.fingerprint()}
+        identity = {"data": loaded.data.fingerprint(), **prepare.hash_files(training, plan)}
     notes = []
     if recipe is None and usual is None:
         notes = prepare.note_defaults(plan, changes, None, training.stage_epochs(plan), progress)
@@ -143,6 +145,9 @@ def _make_network(recipe: Recipe, data: Data, given: nn.Module | None) -> tuple[
     An architecture `file.py:Net` is of the user's own code.
     """
     name, lite, channels = recipe.teacher.architecture, recipe.pretrain.lite, data.train.pixels.shape[1]
+    start = recipe.pretrain.start
+    if given is not None and start:
+        raise InputError("a network that is given has its own weights; leave out pretrain.start")
     if given is not None or is_factory(name):
         if lite > 1:
             raise InputError("pretrain.lite narrows an architecture by name; leave it out for a network of your own")
@@ -150,15 +155,21 @@ def _make_network(recipe: Recipe, data: Data, given: nn.Module | None) -> tuple[
             with torch.random.fork_rng(devices=[]):
                 torch.manual_seed(recipe.training.seed)
                 given = load_factory(name)
+            given = _filled(given, start, channels)
         return given, {"architecture": architecture_name(given), "parameters": _count(given), "rate": 1.0}
     lite_name = f"{name.partition('@')[0]}@{lite_width(name, data.classes, channels, lite)}" if lite > 1 else name
     with torch.device("meta"):
         dense = build(name, data.classes, channels)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(recipe.training.seed)
-        network = build(lite_name, data.classes, channels)
+        network = _filled(build(lite_name, data.classes, channels), start, channels)
     size = {"parameters": _count(network), "rate": _count(dense) / _count(network)}
     return network, {"architecture": architecture_name(network), **size}
+
+
+def _filled(network: nn.Module, start: str, channels: int) -> nn.Module:
+    """Return the network with the weights that training starts from, if they are not those that were drawn."""
+    return fill(network, open_checkpoint(start), start, channels=channels) if start else network
 
 
 def _count(model: nn.Module) -> int:
@@ -176,8 +187,9 @@ def _announce(
     """Tell a person what is going to be done."""
     recipe = loaded.recipe
     fewer = f", {size['rate']:.4g}× fewer than {recipe.teacher.architecture}" if recipe.pretrain.lite > 1 else ""
+    start = f" from {recipe.pretrain.start}" if recipe.pretrain.start else ""
     return (
         f"{recipe.method}: {size['architecture']} ({size['parameters']:,} parameters{fewer}) on {recipe.data.name}, "
-        f"{counted(recipe.pretrain.epochs, 'epoch')} on {material.in_words()}, {where}\n"
+        f"{counted(recipe.pretrain.epochs, 'epoch')}{start} on {material.in_words()}, {where}\n"
         f"threat: {recipe.threat}; run folder: {run.path}"
     ) + "".join(f"\nnote: {note}" for note in notes)

@@ -42,7 +42,6 @@ from pwoa.runs.teacher import load_teacher, share_measurement
 from pwoa.sparsity import Constraint, describe_size, prunable
 from pwoa.sparsity.allocation import LEARNED
 from pwoa.sparsity.constraint import plan_notes, warn_of_thin_layers
-from pwoa.storage.identity import identity as hash_file
 from pwoa.threat import Threat
 from pwoa.training import Engine, Material
 from pwoa.training.processes import connected
@@ -110,7 +109,11 @@ def prune(
         teacher = copy.deepcopy(student).eval().requires_grad_(False)
         check_model(teacher, loaded.sample, loaded.data.classes)
         material = Material.of(loaded.data, loaded.recipe, loaded.device)
-        identity = {"teacher": fingerprint(teacher), "data": loaded.data.fingerprint(), **_hash_files(pruning, plan)}
+        identity = {
+            "teacher": fingerprint(teacher),
+            "data": loaded.data.fingerprint(),
+            **prepare.hash_files(pruning, plan),
+        }
     notes = _note_threat(trained, plan.threat)
     if recipe is None and not preset_for(plan.data.name):
         notes += prepare.note_defaults(plan, changes, trained, pruning.stage_epochs(plan), progress)
@@ -241,12 +244,6 @@ def _copy_to_prune(teacher: nn.Module, recipe: SparsityRecipe) -> nn.Module:
             "sparsity.exclude"
         )
     return student
-
-
-def _hash_files(method: type[Method], recipe: Recipe) -> dict[str, str]:
-    """Hash the files that a method reads besides teacher and data: they are a part of what the run is."""
-    files = {setting: Path(file) for setting, file in method.files(recipe).items()}
-    return {setting: hash_file(file) for setting, file in files.items() if file.is_file()}
 
 
 def _announce(
