@@ -60,9 +60,21 @@ class TestTheRule:
 
     @pytest.mark.parametrize(("full", "start"), [(0.5, 0.0), (1.0, 0.0), (2.0, 2.0), (1.5, 4.0)])
     def test_a_full_rate_that_the_start_is_beyond_is_refused(self, full: float, start: float) -> None:
-        with pytest.raises(InputError, match=r"^settings: search\.full_rate = [\d.]+; allowed: 0, or above") as caught:
+        with pytest.raises(InputError, match=r"^settings: search\.full_rate = [\d.]+; allowed: above \d") as caught:
             Recipe().with_settings({"search.full_rate": full, "search.start_rate": start})
         assert "\n" not in str(caught.value)
+
+
+def test_a_run_says_that_the_recipe_is_for_higher_rates_and_how_to_take_it_as_it_is() -> None:
+    said = Pwoa.hints(at(4.0))
+    assert said == [
+        "rate 4 is low, so there are 4 + 2 epochs at a learning rate of 0.05; search.full_rate=0 takes those of the "
+        "recipe, which are for rate 16 and above"
+    ]
+    assert "0.05 and 0.1; " in Pwoa.hints(at(4.0, finetune__learning_rate=0.4))[0]
+    for recipe in (at(16.0), at(4.0, search__full_rate=0)):
+        assert Pwoa.hints(recipe) == []
+    assert not any("full_rate" in hint for hint in METHODS["magnitude"].hints(at(4.0, method="magnitude")))
 
 
 def test_methods_say_how_long_they_take_at_the_rate() -> None:

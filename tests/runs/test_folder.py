@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import hashlib
 import json
 import os
 import resource
@@ -17,9 +18,11 @@ from torch import nn
 
 from pwoa import load_model
 from pwoa.errors import InputError, Terminated
+from pwoa.methods import find_method
 from pwoa.models.architectures.registry import build
 from pwoa.models.checkpoints.folder import describe_model
-from pwoa.recipe.sections import Recipe
+from pwoa.recipe import flat
+from pwoa.recipe.sections import INCIDENTAL, Recipe
 from pwoa.runs.folder import Run
 from pwoa.storage.folder import replacing
 
@@ -256,6 +259,26 @@ def test_where_a_run_is_computed_does_not_make_it_another(run: Run, tmp_path: Pa
     run.save_checkpoint({"stage": 5})
     (run.path / "checkpoint" / "state.pt").write_bytes((other.path / "checkpoint" / "state.pt").read_bytes())
     assert run.load_checkpoint() == {"stage": 0}
+
+
+def test_settings_that_a_later_version_has_do_not_make_a_run_another(tmp_path: Path, quick: Make) -> None:
+    """As left by a version without `search.full_rate`, and without settings of LBGAT's own."""
+    run, recipe = Run(tmp_path / "run"), quick(method="lbgat")
+    run.begin(recipe, OURS)
+    file = run.path / "recipe.toml"
+    lines = [line for line in file.read_text().splitlines() if not line.startswith(("# sha256", "full_rate"))]
+    file.write_text("\n".join(lines) + "\n")
+    assert "full_rate" not in file.read_text()
+    run.save_checkpoint({"stage": 3})
+    then = {key: value for key, value in flat(recipe).items() if key not in (*INCIDENTAL, "search.full_rate")}
+    whose = hashlib.sha256(json.dumps(then).encode() + (run.path / "teacher.json").read_bytes()).digest()
+    assert whose in (run.path / "checkpoint" / "state.pt").read_bytes()[:80]
+    assert run.load_checkpoint() == {"stage": 3}
+    now = find_method("lbgat").complete(recipe)
+    assert now.own
+    assert Run.choose(run.path, now, OURS | {"pretrain.start": "hash"}).started
+    with pytest.raises(InputError, match=r"lbgat\.guide: there \"\", now \"net\.pt\""):
+        Run.choose(run.path, recipe.with_settings({"lbgat.guide": "net.pt"}), OURS)
 
 
 def test_a_checkpoint_with_code_in_it_is_not_run(run: Run) -> None:

@@ -19,6 +19,7 @@ from pwoa.errors import InputError
 from pwoa.methods import lbgat
 from pwoa.models.architectures.registry import build
 from pwoa.recipe.sections import Recipe
+from pwoa.runs.folder import Run
 
 Make = Callable[..., Recipe]
 NET = "resnet18@0.05"
@@ -84,14 +85,39 @@ def test_a_run_does_not_go_on_from_other_weights(
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("bad", ["absent", "other", "code"])
+def test_the_same_file_by_another_name_is_the_same_run(
+    tmp_path: Path, tiny_data: Data, quick: Make, saved: tuple[nn.Module, Path]
+) -> None:
+    first = pwoa.pretrain(
+        None, tiny_data, recipe=short(quick, pretrain__start=str(saved[1])), folder=tmp_path / "run"
+    )
+    moved = saved[1].rename(tmp_path / "moved.pt")
+    again = short(quick, pretrain__start=str(moved))
+    assert pwoa.pretrain(None, tiny_data, recipe=again, folder=tmp_path / "run").summary == first.summary
+    with pytest.raises(InputError, match=r"pretrain\.start: there "):
+        pwoa.pretrain(None, tiny_data, recipe=short(quick), folder=tmp_path / "run")
+
+
+def test_a_lite_network_is_named_to_start_from_one(tiny_data: Data, quick: Make, saved: tuple[nn.Module, Path]) -> None:
+    recipe = short(quick, pretrain__start=str(saved[1]), pretrain__lite=2.0)
+    with pytest.raises(InputError, match=r"^pretrain\.lite makes a new network; .* --arch resnet18@0\.5$"):
+        pwoa.pretrain(None, tiny_data, recipe=recipe)
+
+
+@pytest.mark.parametrize("bad", ["absent", "other", "code", "unfinished"])
 def test_what_it_cannot_start_from_is_told_in_a_line(
     tmp_path: Path, tiny_data: Data, quick: Make, saved: tuple[nn.Module, Path], bad: str
 ) -> None:
+    Run(tmp_path / "unfinished").begin(short(quick), {})
     torch.save(build("lenet", 3, 1).state_dict(), tmp_path / "other.pt")
     (tmp_path / "net.py").write_text("raise SystemExit('executed')\n")
-    start = {"absent": tmp_path / "none.pt", "other": tmp_path / "other.pt", "code": f"{tmp_path / 'net.py'}:Net"}[bad]
-    with pytest.raises(InputError) as caught:
+    start, words = {
+        "absent": (tmp_path / "none.pt", "does not exist"),
+        "other": (tmp_path / "other.pt", "lenet"),
+        "code": (f"{tmp_path / 'net.py'}:Net", "does not exist"),
+        "unfinished": (tmp_path / "unfinished", "has not finished yet"),
+    }[bad]
+    with pytest.raises(InputError, match=words) as caught:
         pwoa.pretrain(None, tiny_data, recipe=short(quick, pretrain__start=str(start)), folder=tmp_path / "run")
     assert "\n" not in str(caught.value)
     assert not (tmp_path / "run").exists()

@@ -12,7 +12,6 @@ from torch import nn
 
 from pwoa.methods.pwoa import Pwoa
 from pwoa.recipe import Recipe
-from pwoa.recipe.sections import SearchRecipe
 from pwoa.training import Material
 
 
@@ -36,12 +35,16 @@ class Magnitude(AdvPrune):
     uses = ("finetune.",)
 
     def __init__(self, student: nn.Module, teacher: nn.Module, material: Material, recipe: Recipe) -> None:
-        super().__init__(student, teacher, material, dataclasses.replace(recipe, search=SearchRecipe()))
+        super().__init__(student, teacher, material, recipe)
         self.stages = self.stages[-1:]
 
     @classmethod
     def learns_allocation(cls, recipe: Recipe) -> bool:
         return False
+
+    @classmethod
+    def pace(cls, recipe: Recipe) -> Recipe:
+        return recipe  # there is no search
 
     @classmethod
     def stage_epochs(cls, recipe: Recipe) -> tuple[int, ...]:

@@ -148,7 +148,7 @@ class Pwoa(PruningMethod):
     uses: ClassVar[tuple[str, ...]] = ("objective.", "search.", "finetune.")
 
     def __init__(self, student: nn.Module, teacher: nn.Module, material: Material, recipe: Recipe) -> None:
-        recipe = paced(recipe)
+        recipe = self.pace(recipe)
         super().__init__(student, teacher, material, recipe)
         mixer = Mixer(student, material, recipe)
         objective = Objective(student, teacher, material, recipe.objective, recipe.training, mixer)
@@ -165,6 +165,24 @@ class Pwoa(PruningMethod):
         return recipe.sparsity.allocation == LEARNED
 
     @classmethod
+    def pace(cls, recipe: Recipe) -> Recipe:
+        """Return the recipe with the epochs and the learning rates for its rate."""
+        return paced(recipe)
+
+    @classmethod
+    def hints(cls, recipe: Recipe) -> list[str]:
+        own, full = cls.pace(recipe), recipe.search.full_rate
+        if own == recipe:
+            return super().hints(recipe)
+        epochs = " + ".join(map(str, cls.stage_epochs(recipe)))
+        rates = " and ".join(dict.fromkeys(f"{part.learning_rate:.4g}" for part in (own.search, own.finetune)))
+        return [
+            *super().hints(recipe),
+            f"rate {recipe.sparsity.rate:g} is low, so there are {epochs} epochs at a learning rate of {rates}; "
+            f"search.full_rate=0 takes those of the recipe, which are for rate {full:g} and above",
+        ]
+
+    @classmethod
     def complete(cls, recipe: Recipe) -> Recipe:
         if cls.learns_allocation(recipe) and recipe.training.optimizer != "sgd":
             raise InputError(f"sparsity.allocation = {LEARNED} needs training.optimizer = sgd; or take lamp")
@@ -172,7 +190,7 @@ class Pwoa(PruningMethod):
 
     @classmethod
     def stage_epochs(cls, recipe: Recipe) -> tuple[int, ...]:
-        recipe = paced(recipe)
+        recipe = cls.pace(recipe)
         first = (recipe.search.allocation_epochs,) if cls.learns_allocation(recipe) else ()
         return *first, recipe.search.epochs, recipe.finetune.epochs
 

@@ -141,10 +141,8 @@ class SearchRecipe:
         if 0 < self.start_rate < 1:
             raise InputError(f"search.start_rate = {self.start_rate:g}; allowed: 0, or at least 1")
         if 0 < self.full_rate <= max(self.start_rate, 1):
-            least = max(self.start_rate, 1)
-            raise InputError(
-                f"search.full_rate = {self.full_rate:g}; allowed: 0, or above {least:g} (search.start_rate)"
-            )
+            least = f"{self.start_rate:g} (search.start_rate)" if self.start_rate > 1 else "1"
+            raise InputError(f"search.full_rate = {self.full_rate:g}; allowed: above {least}, or 0, which is none")
 
 
 @dataclass(frozen=True)

@@ -40,7 +40,7 @@ from pwoa.recipe import RECIPE, Recipe, flat, recorded_recipe, sealed_toml
 from pwoa.recipe.sections import INCIDENTAL
 from pwoa.sparsity.selection import smaller
 from pwoa.storage.folder import RESULT, Folder, appending, naming, replacing
-from pwoa.storage.reading import TEXT_LIMIT, open_file, read_bytes
+from pwoa.storage.reading import TEXT_LIMIT, open_file, read_bytes, read_toml
 
 CURVES = "tensorboard"
 _TEACHER, _METRICS, _STATE = "teacher.json", "metrics.jsonl", Path("checkpoint") / "state.pt"
@@ -194,10 +194,15 @@ class Run(Folder):
 
     def differences(self, recipe: Recipe, identity: Mapping[str, str]) -> dict[str, tuple[Any, Any]]:
         """Return in what a started run is not this one: settings, the teacher, the data; there, and here."""
-        known = self.read_json(_TEACHER)
-        pairs = {name: (str(known.get(name, "")), value) for name, value in identity.items()}
-        other = {name: (there[:12], now[:12]) for name, (there, now) in pairs.items() if there != now}
-        return recorded_recipe(self.path).differences(recipe) | other
+        known, recorded = self.read_json(_TEACHER), recorded_recipe(self.path)
+        recorded = find_method(recorded.method).complete(recorded)  # a version before may have had fewer settings
+        settings = recorded.differences(recipe)
+        for name, now in identity.items():
+            if name in known and str(known[name]) == now:
+                settings.pop(name, None)  # the same file, wherever it lies
+            elif name in known or name not in flat(recipe):
+                settings[name] = (str(known.get(name, ""))[:12], now[:12])
+        return settings
 
     def begin(self, recipe: Recipe, teacher: Mapping[str, Any]) -> None:
         """Create the folder; its recipe is written last, so a folder with a recipe is complete."""
@@ -305,9 +310,14 @@ class Run(Folder):
         return state
 
     def _identity(self) -> bytes:
-        """Return a hash of what the run is: its recipe but for where it is computed, its teacher and its data."""
-        recipe = flat(recorded_recipe(self.path))
-        text = json.dumps({key: value for key, value in recipe.items() if key not in INCIDENTAL})
+        """Return a hash of what the run is: its recipe but for where it is computed, its teacher and its data.
+
+        Settings that a later version has added are no part of it.
+        """
+        recipe, tree = flat(recorded_recipe(self.path)), read_toml(self.path / RECIPE)
+        written = {f"{name}.{key}" for name, section in tree.items() if isinstance(section, dict) for key in section}
+        kept = {key: value for key, value in recipe.items() if key in written | tree.keys() and key not in INCIDENTAL}
+        text = json.dumps(kept)
         return hashlib.sha256(text.encode() + read_bytes(self.path / _TEACHER, TEXT_LIMIT)).digest()
 
     def _files_hash(self) -> str:

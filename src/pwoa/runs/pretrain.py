@@ -148,6 +148,11 @@ def _make_network(recipe: Recipe, data: Data, given: nn.Module | None) -> tuple[
     start = recipe.pretrain.start
     if given is not None and start:
         raise InputError("a network that is given has its own weights; leave out pretrain.start")
+    if start and lite > 1:
+        raise InputError(
+            "pretrain.lite makes a new network; to start from a Lite one, leave it out and name the width, as in "
+            "--arch resnet18@0.5"
+        )
     if given is not None or is_factory(name):
         if lite > 1:
             raise InputError("pretrain.lite narrows an architecture by name; leave it out for a network of your own")

@@ -16,6 +16,7 @@ from pwoa.models.border import is_finite
 from pwoa.models.checkpoints.archive import check_torch_file
 from pwoa.models.checkpoints.folder import find_folder, holds_model, read_folder, read_safetensors
 from pwoa.models.checkpoints.packed import is_packed, read_packed
+from pwoa.recipe import records_recipe
 from pwoa.storage.reading import open_file
 
 EMBEDDED = "embedded"
@@ -54,6 +55,8 @@ def open_checkpoint(path: str | Path) -> Opened:
     if holds_model(path):
         return Opened(read_folder(find_folder(path), str(path)).tensors, "", {}, ())
     path = Path(path)
+    if records_recipe(path):
+        raise InputError(f"{path} has not finished yet; start it again to resume")
     if not path.is_file():
         raise InputError(f"checkpoint {path} does not exist" if not path.exists() else f"{path} is not a file")
     if is_packed(path):
