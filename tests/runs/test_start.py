@@ -88,9 +88,7 @@ def test_a_run_does_not_go_on_from_other_weights(
 def test_the_same_file_by_another_name_is_the_same_run(
     tmp_path: Path, tiny_data: Data, quick: Make, saved: tuple[nn.Module, Path]
 ) -> None:
-    first = pwoa.pretrain(
-        None, tiny_data, recipe=short(quick, pretrain__start=str(saved[1])), folder=tmp_path / "run"
-    )
+    first = pwoa.pretrain(None, tiny_data, recipe=short(quick, pretrain__start=str(saved[1])), folder=tmp_path / "run")
     moved = saved[1].rename(tmp_path / "moved.pt")
     again = short(quick, pretrain__start=str(moved))
     assert pwoa.pretrain(None, tiny_data, recipe=again, folder=tmp_path / "run").summary == first.summary
