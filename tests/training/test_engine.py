@@ -501,7 +501,7 @@ def test_the_end_of_a_stage_is_saved_when_a_save_is_due_and_that_of_the_last_one
     monkeypatch.setattr(Run, "save_checkpoint", lambda run, state: saves.append((state["stage"], state["epoch"])))
     for seconds in (1000.0, 0.0):
         folder = tmp_path / f"{seconds:g}"
-        stages = [Classify(tiny_teacher, epochs=2), Classify(tiny_teacher, epochs=1)]
+        stages: list[Stage] = [Classify(tiny_teacher, epochs=2), Classify(tiny_teacher, epochs=1)]
         recipe = quick(training__batch=72, training__checkpoint_seconds=seconds)
         engine_for(folder, tiny_teacher, stages, tiny_data, recipe).train()
     assert saves == [(2, 0), (0, 1), (1, 0), (2, 0)]
