@@ -69,7 +69,7 @@ def test_a_run_says_that_the_recipe_is_for_higher_rates_and_how_to_take_it_as_it
     said = Pwoa.hints(at(4.0))
     assert said == [
         "rate 4 is low, so there are 4 + 2 epochs at a learning rate of 0.05; search.full_rate=0 takes those of the "
-        "recipe, which are for rate 16 and above"
+        "recipe, which are for higher rates"
     ]
     assert "0.05 and 0.1; " in Pwoa.hints(at(4.0, finetune__learning_rate=0.4))[0]
     for recipe in (at(16.0), at(4.0, search__full_rate=0)):

@@ -171,7 +171,7 @@ class Pwoa(PruningMethod):
 
     @classmethod
     def hints(cls, recipe: Recipe) -> list[str]:
-        own, full = cls.pace(recipe), recipe.search.full_rate
+        own = cls.pace(recipe)
         if own == recipe:
             return super().hints(recipe)
         epochs = " + ".join(map(str, cls.stage_epochs(recipe)))
@@ -179,7 +179,7 @@ class Pwoa(PruningMethod):
         return [
             *super().hints(recipe),
             f"rate {recipe.sparsity.rate:g} is low, so there are {epochs} epochs at a learning rate of {rates}; "
-            f"search.full_rate=0 takes those of the recipe, which are for rate {full:g} and above",
+            "search.full_rate=0 takes those of the recipe, which are for higher rates",
         ]
 
     @classmethod
