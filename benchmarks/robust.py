@@ -32,7 +32,10 @@ from pwoa.sweep.rows import TEACHER, epochs_of, mean_and_deviation
 
 ATTACKS, AUTOATTACK = ("natural", "pgd20", "cw"), 1000
 ROBUST = "cifar10-robust"
-_SAME = ("dataset", "architecture", "teacher", "preset", "allocation", "budget", "rate", "seed", "epochs", "settings")
+_SAME = (
+    *("dataset", "architecture", "teacher", "preset", "augment", "batch", "allocation", "budget", "rate", "seed"),
+    *("epochs", "settings"),
+)
 """What two rows of the same measurement have in common."""
 
 
@@ -98,6 +101,8 @@ def _about(recipe: pwoa.Recipe, preset: str, options: argparse.Namespace) -> Row
         "architecture": recipe.teacher.architecture,
         "teacher": Path(recipe.teacher.checkpoint).stem,
         "preset": preset,
+        "augment": recipe.data.augment,
+        "batch": recipe.training.batch,
         "allocation": recipe.sparsity.allocation,
         "budget": recipe.sparsity.budget,
         "rate": recipe.sparsity.rate,

@@ -49,6 +49,27 @@ def test_half_are_mirrored() -> None:
     assert abs(mirrored.float().mean().item() - 0.5) < 0.03
 
 
+def test_a_reflected_edge_is_that_of_padding_by_reflection() -> None:
+    x = torch.arange(200 * 2 * 6 * 5).reshape(200, 2, 6, 5).float()
+    shifted, reflected = (crop_and_flip(x, generator(), padding=3, reflect=reflect) for reflect in (False, True))
+    inside = shifted != 0  # the same shifts are drawn
+    inside[0] = False  # whose first pixel is 0 itself
+    assert torch.equal(shifted[inside], reflected[inside])
+    padded = pad(x, (3,) * 4, mode="reflect")
+    crops = [padded[:, :, i : i + 6, j : j + 5] for i in range(7) for j in range(7)]
+    outcomes = torch.stack([*crops, *(crop.flip(3) for crop in crops)])
+    assert (outcomes == reflected).flatten(2).all(2).any(0).all()
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 5])
+def test_an_image_smaller_than_the_shift_is_reflected_again_and_again(size: int) -> None:
+    x = torch.arange(size * size).reshape(1, 1, size, size).to(torch.uint8).expand(500, 1, size, size)
+    result = crop_and_flip(x, generator(), padding=4, reflect=True)
+    differences = (result[:, 0, :, 1:].int() - result[:, 0, :, :-1].int()).abs()
+    assert (differences == 1).all()  # neighbours stay neighbours
+    assert set(result.flatten().tolist()) <= set(range(size * size))
+
+
 def test_the_generator_decides() -> None:
     x = torch.rand(20, 3, 8, 8)
     assert torch.equal(crop_and_flip(x, generator(1)), crop_and_flip(x, generator(1)))
@@ -59,3 +80,10 @@ def test_none_changes_nothing() -> None:
     x = torch.rand(2, 3, 4, 4)
     assert AUGMENTATIONS["none"](x, generator()) is x
     assert AUGMENTATIONS["crop-flip"] is crop_and_flip
+
+
+def test_reflect_flip_shifts_over_the_reflection() -> None:
+    x = torch.rand(50, 3, 8, 8)
+    found = AUGMENTATIONS["reflect-flip"](x, generator())
+    assert torch.equal(found, crop_and_flip(x, generator(), reflect=True))
+    assert found.min() > 0

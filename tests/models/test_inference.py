@@ -405,7 +405,7 @@ def test_a_model_bound_by_launches_gets_one_graph_a_size_and_kind(monkeypatch: p
         return network
 
     monkeypatch.setattr(inference, "_launch_bound", lambda model, x: True)
-    monkeypatch.setattr(inference, "_graphed", graphed)
+    monkeypatch.setattr(inference, "_Graphed", graphed)
     half = _Half(fold(net()), X, CLASSES, 16, fused=True)
     for n in (1, 2, 16, 15):
         for _ in range(2):

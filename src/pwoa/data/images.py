@@ -3,7 +3,7 @@
 import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 
 import torch
 from torch import Generator, Tensor
@@ -109,10 +109,10 @@ def as_float(pixels: Tensor) -> Tensor:
     return pixels.to(torch.float32) / 255 if pixels.dtype == torch.uint8 else pixels
 
 
-def crop_and_flip(x: Tensor, generator: Generator, padding: int = 4) -> Tensor:
-    """Shift each image of x [N, C, H, W] by up to `padding` pixels (zeros come in), mirror half of them.
+def crop_and_flip(x: Tensor, generator: Generator, padding: int = 4, reflect: bool = False) -> Tensor:
+    """Shift each image of x [N, C, H, W] by up to `padding` pixels, mirror half of them.
 
-    `generator` must be on the device of x.
+    Zeros come in at the edge, or with `reflect` the image itself, mirrored there. `generator` must be on x's device.
     """
     n, channels, height, width = x.shape
 
@@ -125,11 +125,23 @@ def crop_and_flip(x: Tensor, generator: Generator, padding: int = 4) -> Tensor:
     rows = count(height) + draw(2 * padding + 1)
     columns = count(width) + draw(2 * padding + 1)
     columns = torch.where(draw(2) == 1, columns.flip(1), columns)
+    if reflect:
+        rows, columns = (_reflected(at - padding, size) for at, size in ((rows, height), (columns, width)))
+    else:
+        x = pad(x, (padding,) * 4)
     image, channel = count(n)[:, None, None, None], count(channels)[:, None, None]
-    return pad(x, (padding,) * 4)[image, channel, rows[:, None, :, None], columns[:, None, None, :]]
+    return x[image, channel, rows[:, None, :, None], columns[:, None, None, :]]
+
+
+def _reflected(at: Tensor, size: int) -> Tensor:
+    """Return positions inside an edge for those beyond it, as in a mirror; the edge itself is there once."""
+    period = max(2 * (size - 1), 1)
+    at = at % period
+    return torch.where(at < size, at, period - at)
 
 
 AUGMENTATIONS: dict[str, Callable[[Tensor, Generator], Tensor]] = {
     "none": lambda x, generator: x,
     "crop-flip": crop_and_flip,
+    "reflect-flip": partial(crop_and_flip, reflect=True),
 }

@@ -7,7 +7,6 @@ that launching its kernels takes longer than running them is replayed as CUDA gr
 
 import copy
 import time
-import warnings
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, cast
@@ -169,7 +168,7 @@ class _Half:
             return self._net[tracked]
         key = len(inside), tracked
         if key not in self._graphs:
-            self._graphs[key] = _graphed(self._net[tracked], inside.detach().clone().requires_grad_(tracked))
+            self._graphs[key] = _Graphed(self._net[tracked], inside.detach().clone().requires_grad_(tracked))
         return self._graphs[key]
 
 
@@ -213,29 +212,55 @@ def _filled(rows: Tensor, size: int) -> Tensor:
     return torch.cat([rows, rows.new_zeros(size - len(rows), *rows.shape[1:])])
 
 
-def _graphed(net: LogitModel, sample: Tensor) -> LogitModel:
-    """Return the network for batches like `sample` as CUDA graphs. Each call overwrites what the last returned."""
-    if sample.requires_grad:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of streams, about the making of the graph itself
-            return cast(LogitModel, torch.cuda.make_graphed_callables(net, (sample,)))
-    with torch.no_grad():
+class _Graphed:
+    """A network on batches like `sample` as CUDA graphs, there and back. Each call overwrites what the last returned.
+
+    torch's own way of making them gives `autograd.grad` a gradient, for which it loads sympy, which takes two seconds.
+    """
+
+    def __init__(self, net: LogitModel, sample: Tensor) -> None:
+        self.sample = sample
         side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):
             for _ in range(3):
-                net(sample)
+                output = self._logits(net)
+                self._gradient(output, torch.zeros_like(output))
         torch.cuda.current_stream().wait_stream(side)
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            output = net(sample)
+        self.there, self.back = torch.cuda.CUDAGraph(), torch.cuda.CUDAGraph()
+        with torch.cuda.graph(self.there):
+            self.output = self._logits(net)
+        self.given = torch.zeros_like(self.output)
+        if sample.requires_grad:
+            with torch.cuda.graph(self.back, pool=self.there.pool()):
+                self.gradient = self._gradient(self.output, self.given)
 
-    def replay(x: Tensor) -> Tensor:
-        sample.copy_(x)
-        graph.replay()
-        return output
+    def _logits(self, net: LogitModel) -> Tensor:
+        with torch.set_grad_enabled(self.sample.requires_grad):
+            return net(self.sample)
 
-    return replay
+    def _gradient(self, output: Tensor, given: Tensor) -> Tensor | None:
+        """Return the gradient of the images; the sum is not read, so it may well be infinite in float16."""
+        return torch.autograd.grad((output * given).sum(), self.sample)[0] if self.sample.requires_grad else None
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return cast(Tensor, _Replay.apply(x, self))  # type: ignore[no-untyped-call]
+
+
+class _Replay(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, graphs: _Graphed) -> Tensor:
+        ctx.graphs = graphs
+        graphs.sample.copy_(x)
+        graphs.there.replay()
+        return graphs.output.detach()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, None]:
+        graphs = ctx.graphs
+        graphs.given.copy_(gradient)
+        graphs.back.replay()
+        return graphs.gradient, None
 
 
 def _launch_bound(model: LogitModel, x: Tensor) -> bool:

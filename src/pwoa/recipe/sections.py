@@ -27,7 +27,13 @@ class DataRecipe:
 
     name: str = setting("mnist-mini", "a data set's name, or a folder of images")
     folder: str = setting("", "where the official files of a named data set lie; empty: the cache, or a download")
-    augment: str = choice("none", "none", "crop-flip", about="how training images are changed at random")
+    augment: str = choice(
+        "none",
+        "none",
+        "crop-flip",
+        "reflect-flip",
+        about="how training images are changed at random: mirrored, and shifted over black or over their reflection",
+    )
     images: int = number(
         0, "how many training images are used, chosen by the seed and balanced by class; 0: all", low=0
     )
