@@ -16,6 +16,7 @@ import json
 import statistics
 import time
 from collections.abc import Iterator, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -143,8 +144,28 @@ def _row(about: Row, result: Result, wall: float, options: argparse.Namespace, p
 
 def robust_table(path: Path) -> str:
     """Return a table for each network: by preset, budget and rate, mean ± standard deviation over the seeds."""
+    return _tables([row for row in load_rows(path) if is_current(row)], path)
+
+
+def before_table(path: Path) -> str:
+    """Return the same of rows from before the presets had the augmentation and the batches that they have now."""
+    return _tables([row for row in load_rows(path) if not is_current(row)], path)
+
+
+def is_current(row: Row) -> bool:
+    """Tell whether a row has the augmentation and the batches of its preset as it is now."""
+    return (row["augment"], row["batch"]) == _images_of(row["preset"])
+
+
+@cache
+def _images_of(preset: str) -> tuple[str, int]:
+    recipe = pwoa.load_recipe(preset)
+    return recipe.data.augment, recipe.training.batch
+
+
+def _tables(rows: Sequence[Row], path: Path) -> str:
     networks: dict[tuple[str, str, str], list[Row]] = {}
-    for row in load_rows(path):
+    for row in rows:
         networks.setdefault((row["dataset"], row["architecture"], row["teacher"]), []).append(row)
     dense = {
         (row["dataset"], row["architecture"], Path(row["teacher"]).stem): row["autoattack"]
@@ -163,14 +184,14 @@ AIMS = {
 
 def as_it_is(row: Row) -> bool:
     """Tell whether a row is of the preset for CIFAR-10 with its own allocation, or that for multiply-adds."""
-    return row["preset"] == ROBUST and row["allocation"] in ("lamp", "lamp-macs")
+    return row["preset"] == ROBUST and row["allocation"] in ("lamp", "lamp-macs") and is_current(row)
 
 
 def _own_at_rate_16(path: Path) -> dict[str, list[Row]]:
     """Return the rows of the preset at rate 16 by allocation, from the file beside the one that is given."""
     own: dict[str, list[Row]] = {}
     for row in load_rows(path.with_name("robust.json")):
-        if (row["preset"], row["rate"], row["budget"]) == (ROBUST, 16.0, "weights"):
+        if (row["preset"], row["rate"], row["budget"]) == (ROBUST, 16.0, "weights") and is_current(row):
             own.setdefault(row["allocation"], []).append(row)
     return own
 

@@ -11,7 +11,7 @@ from benchmarks.comparison import competition_table, headline_table, published_t
 from benchmarks.deployment import deployment_table
 from benchmarks.launch import launch_table
 from benchmarks.report import waiting_table
-from benchmarks.robust import aims_table, equal_time_table, robust_table
+from benchmarks.robust import aims_table, before_table, equal_time_table, robust_table
 from benchmarks.rows import Row, load_rows, markdown
 from pwoa.attacks.registry import attack_label
 from pwoa.errors import counted
@@ -278,6 +278,7 @@ TABLES: dict[str, tuple[str, Callable[[Path], str]]] = {
     "allocations": ("allocations.json", allocation_table),
     "robust": ("robust.json", robust_table),
     "aims": ("robust.json", aims_table),
+    "before": ("robust.json", before_table),
     "equal": ("equal-time.json", equal_time_table),
     "launch": ("launch.json", launch_table),
     "teachers": ("paper.json", teachers_table),

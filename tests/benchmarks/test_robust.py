@@ -9,6 +9,8 @@ from typing import Any
 from benchmarks import robust
 from pwoa.progress import Progress
 
+CURRENT = {"preset": "cifar10-robust", "augment": "reflect-flip", "batch": 256}
+
 
 def test_a_row_for_every_preset_and_rate_and_none_is_pruned_twice(few: list[str], tmp_path: Path) -> None:
     words = [*few, "--set", "search.epochs=1", "--set", "finetune.epochs=1", "--set", "teacher.minimum=0"]
@@ -47,7 +49,9 @@ def test_the_table_has_both_budgets_and_leaves_open_what_was_not_measured(tmp_pa
         "architecture": "net",
         "dataset": "digits",
         "teacher": "t",
-        "preset": "p",
+        "preset": "mnist-robust",
+        "augment": "none",
+        "batch": 128,
         "epochs": "4+2",
         "n": 100,
         "n_autoattack": 10,
@@ -61,19 +65,34 @@ def test_the_table_has_both_budgets_and_leaves_open_what_was_not_measured(tmp_pa
     (tmp_path / "rows.json").write_text(json.dumps([macs, weights, {**weights, "seed": 1, "cw": 46.0}, longer]))
     lines = robust.robust_table(tmp_path / "rows.json").splitlines()
     assert lines[4] == "| teacher |  |  | 1 | 1 | 90.00 | 90.00 | 90.00 |  |  |"
-    assert lines[5].startswith("| `p` | lamp | 4+2 | **4×** | 2× | 80.00 ± 0.00 | 50.00 ± 0.00 | 45.50 ± 0.71 |")
+    assert lines[5].startswith(
+        "| `mnist-robust` | lamp | 4+2 | **4×** | 2× | 80.00 ± 0.00 | 50.00 ± 0.00 | 45.50 ± 0.71 |"
+    )
     assert lines[5].endswith("| 2 |")
-    assert lines[6].startswith("| `p` | lamp | 12+4 | **4×** | 2× | 80.00 | 50.00 | 47.00 |")
-    assert lines[7] == "| `p` | lamp | 4+2 | 3× | **4×** | 80.00 | 50.00 | 45.00 |  | 1 |"
+    assert lines[6].startswith("| `mnist-robust` | lamp | 12+4 | **4×** | 2× | 80.00 | 50.00 | 47.00 |")
+    assert lines[7] == "| `mnist-robust` | lamp | 4+2 | 3× | **4×** | 80.00 | 50.00 | 45.00 |  | 1 |"
     (tmp_path / "rows.json").write_text(json.dumps([macs, {**weights, "dataset": "letters"}]))
     assert robust.robust_table(tmp_path / "rows.json").count("| teacher |") == 2  # a table for each network
+
+
+def test_rows_of_the_preset_as_it_was_have_a_table_of_their_own(tmp_path: Path) -> None:
+    row: dict[str, Any] = {**CURRENT, "architecture": "net", "dataset": "digits", "teacher": "t", "epochs": "4+2"}
+    row |= {"n": 100, "n_autoattack": 10, "device": "CPU", "seed": 0, "allocation": "lamp", "budget": "weights"}
+    row |= {"rate": 4.0, "weights_rate": 4.0, "macs_rate": 2.0, "natural": 80.0, "pgd20": 50.0, "autoattack": 40.0}
+    row |= {f"teacher_{name}": 90.0 for name in robust.ATTACKS}
+    rows = [{**row, "cw": 46.0}, {**row, "cw": 45.0, "augment": "crop-flip"}, {**row, "cw": 44.0, "batch": 512}]
+    (tmp_path / "rows.json").write_text(json.dumps(rows))
+    now, before = robust.robust_table(tmp_path / "rows.json"), robust.before_table(tmp_path / "rows.json")
+    assert "| 46.00 |" in now
+    assert "± " not in now
+    assert "| 44.50 ± 0.71 |" in before
 
 
 def test_methods_in_the_same_time_stand_above_the_preset_with_the_first_epoch_as_long_as_the_others(
     tmp_path: Path,
 ) -> None:
     row = {"rate": 16.0, "macs_rate": 4.5, "epochs": "1+2", "natural": 80.0, "pgd20": 50.0, "cw": 45.0}
-    own = {**row, "preset": "cifar10-robust", "budget": "weights", "autoattack": 43.0, "training_seconds": 30.0}
+    own = {**row, **CURRENT, "budget": "weights", "autoattack": 43.0, "training_seconds": 30.0}
     own |= {"allocation": "lamp", "n_autoattack": 1000}
     other = {**own, "cw": 46.0, "autoattack": None, "training_seconds": 20.0}
     learned = {**own, "allocation": "learned", "macs_rate": 6.5, "cw": 47.0}
@@ -92,10 +111,11 @@ def test_methods_in_the_same_time_stand_above_the_preset_with_the_first_epoch_as
 
 
 def test_what_was_aimed_at_is_compared_with_the_preset_as_it_is(tmp_path: Path) -> None:
-    named = {"preset": "cifar10-robust", "architecture": "resnet18", "allocation": "lamp", "budget": "weights"}
+    named = {**CURRENT, "architecture": "resnet18", "allocation": "lamp", "budget": "weights"}
     row = {**named, "rate": 16.0, "epochs": "12+4", "cw": 44.5, "autoattack": 42.0}
     fewer = {**row, "epochs": "4+2", "cw": 45.1}
-    (tmp_path / "rows.json").write_text(json.dumps([row, {**row, "allocation": "learned", "cw": 50.0}, fewer]))
+    others = [{**row, "allocation": "learned", "cw": 50.0}, {**row, "augment": "crop-flip", "cw": 40.0}]
+    (tmp_path / "rows.json").write_text(json.dumps([row, *others, fewer]))
     lines = robust.aims_table(tmp_path / "rows.json").splitlines()
     assert lines[2] == "| weights | 16 | 12+4 | 45.0 | 44.50 | −0.50 | 1 | 42.00 |"
     assert lines[3] == "| weights | 16 | 4+2 | 45.0 | 45.10 | +0.10 | 1 | 42.00 |"

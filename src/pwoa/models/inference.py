@@ -7,6 +7,7 @@ that launching its kernels takes longer than running them is replayed as CUDA gr
 
 import copy
 import time
+import warnings
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, cast
@@ -220,6 +221,12 @@ class _Graphed:
 
     def __init__(self, net: LogitModel, sample: Tensor) -> None:
         self.sample = sample
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "The AccumulateGrad node's stream")  # only while they are made
+            self._warm_up(net)
+            self._record(net)
+
+    def _warm_up(self, net: LogitModel) -> None:
         side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):
@@ -227,11 +234,13 @@ class _Graphed:
                 output = self._logits(net)
                 self._gradient(output, torch.zeros_like(output))
         torch.cuda.current_stream().wait_stream(side)
+
+    def _record(self, net: LogitModel) -> None:
         self.there, self.back = torch.cuda.CUDAGraph(), torch.cuda.CUDAGraph()
         with torch.cuda.graph(self.there):
             self.output = self._logits(net)
         self.given = torch.zeros_like(self.output)
-        if sample.requires_grad:
+        if self.sample.requires_grad:
             with torch.cuda.graph(self.back, pool=self.there.pool()):
                 self.gradient = self._gradient(self.output, self.given)
 
