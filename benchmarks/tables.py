@@ -9,6 +9,7 @@ from pathlib import Path
 from benchmarks.artefacts import artefacts_table
 from benchmarks.comparison import competition_table, headline_table, published_table
 from benchmarks.deployment import deployment_table
+from benchmarks.laboratory import images_table
 from benchmarks.launch import launch_table
 from benchmarks.report import waiting_table
 from benchmarks.robust import aims_table, before_table, equal_time_table, robust_table
@@ -279,6 +280,7 @@ TABLES: dict[str, tuple[str, Callable[[Path], str]]] = {
     "robust": ("robust.json", robust_table),
     "aims": ("robust.json", aims_table),
     "before": ("robust.json", before_table),
+    "images": ("robust-lab.json", images_table),
     "equal": ("equal-time.json", equal_time_table),
     "launch": ("launch.json", launch_table),
     "teachers": ("paper.json", teachers_table),
