@@ -113,7 +113,7 @@ def test_make_builds_and_tests_it(lenet: tuple[Path, nn.Module, Tensor], tmp_pat
         assert (ended.returncode, ended.stderr) == (0, "")
         assert "model: right, largest difference" in ended.stdout
     ended = subprocess.run(["make", "time", QUICK], cwd=folder, capture_output=True, text=True, check=True)
-    assert re.search(r"^0\.\d{4} ms an image \(median of 101", ended.stdout, re.MULTILINE)
+    assert re.search(r"^\d+\.\d{4} ms an image \(median of 101", ended.stdout, re.MULTILINE)
 
 
 def test_the_program_on_the_page_runs(lenet: tuple[Path, nn.Module, Tensor], tmp_path: Path) -> None:

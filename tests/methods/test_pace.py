@@ -26,7 +26,13 @@ def at(rate: float, **changes: object) -> Recipe:
 class TestTheRule:
     @pytest.mark.parametrize(
         ("rate", "epochs", "learning_rate"),
-        [(1.0, (2, 1), 0.0125), (2.0, (2, 1), 0.025), (4.0, (4, 2), 0.05), (8.0, (8, 3), 0.1), (16.0, (12, 4), 0.2)],
+        [
+            (1.0, (2, 1), 0.00625),
+            (2.0, (2, 1), 0.0125),
+            (4.0, (4, 2), 0.025),
+            (8.0, (8, 3), 0.05),
+            (16.0, (12, 4), 0.1),
+        ],
     )
     def test_epochs_follow_the_logarithm_of_the_rate_and_learning_rates_the_rate(
         self, rate: float, epochs: tuple[int, int], learning_rate: float
@@ -68,10 +74,10 @@ class TestTheRule:
 def test_a_run_says_that_the_recipe_is_for_higher_rates_and_how_to_take_it_as_it_is() -> None:
     said = Pwoa.hints(at(4.0))
     assert said == [
-        "rate 4 is low, so there are 4 + 2 epochs at a learning rate of 0.05; search.full_rate=0 takes those of the "
+        "rate 4 is low, so there are 4 + 2 epochs at a learning rate of 0.025; search.full_rate=0 takes those of the "
         "recipe, which are for higher rates"
     ]
-    assert "0.05 and 0.1; " in Pwoa.hints(at(4.0, finetune__learning_rate=0.4))[0]
+    assert "0.025 and 0.1; " in Pwoa.hints(at(4.0, finetune__learning_rate=0.4))[0]
     for recipe in (at(16.0), at(4.0, search__full_rate=0)):
         assert Pwoa.hints(recipe) == []
     assert not any("full_rate" in hint for hint in METHODS["magnitude"].hints(at(4.0, method="magnitude")))
