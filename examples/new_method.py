@@ -16,7 +16,7 @@ from pwoa.methods.pruning import MaskedStage
 from pwoa.models.border import as_logits
 from pwoa.recipe import Recipe
 from pwoa.runs.folder import Result
-from pwoa.sparsity import Constraint, Masks
+from pwoa.sparsity import Masks
 from pwoa.training import Batch, Loss, Material
 
 
@@ -42,7 +42,7 @@ class Noisy(PruningMethod):
             return Loss(distance, {"noisy": distance}, answer)  # what is minimised, its parts for the record, logits
 
         # One stage: the masks keep the largest weights of each layer, and only these are trained.
-        masks = Masks(Constraint.of(student, recipe.sparsity))
+        masks = Masks(self.constraint)
         self.stages = [MaskedStage(loss, masks, recipe.finetune.epochs, recipe.finetune.learning_rate)]
 
 

@@ -18,7 +18,7 @@ from pwoa.methods import METHODS, PruningMethod
 from pwoa.methods.pruning import MaskedStage
 from pwoa.recipe import Recipe
 from pwoa.recipe.settings import number
-from pwoa.sparsity import Constraint, Masks, prunable
+from pwoa.sparsity import Masks, prunable
 from pwoa.training import Batch, Loss, Material
 
 
@@ -41,7 +41,7 @@ class Toy(PruningMethod):
             value = F.cross_entropy(logits, batch.y, label_smoothing=smoothing)
             return Loss(value, {"smoothed": value}, logits)
 
-        masks = Masks(Constraint.of(student, recipe.sparsity))
+        masks = Masks(self.constraint)
         self.stages = [RandomStage(loss, masks, recipe.finetune.epochs, recipe.finetune.learning_rate)]
 
 

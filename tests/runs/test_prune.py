@@ -26,6 +26,8 @@ from pwoa.recipe.sections import Recipe
 from pwoa.runs.folder import Result, Run
 from pwoa.runs.pretrain import pretrain
 from pwoa.runs.prune import prune
+from pwoa.sparsity import constraint
+from pwoa.sparsity.allocation import allocate
 from pwoa.storage.folder import replacing, unsealed
 from pwoa.sweep import sweep
 from pwoa.training.stage import Batch, Loss, Material
@@ -321,6 +323,23 @@ def test_plain_hsic_and_bfloat16_and_augmentation_run(
 ) -> None:
     recipe = quick(objective__hsic="plain", data__augment="crop-flip")
     assert prune(tiny_teacher, tiny_data, rate=4, recipe=recipe, folder=tmp_path / "run").summary["rate"] == 4.0
+
+
+@pytest.mark.parametrize("method", ["pwoa", "hydra", "apd", "magnitude"])
+def test_what_each_layer_keeps_is_found_once(
+    method: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, tiny_teacher: nn.Module, tiny_data: Data, quick: Make
+) -> None:
+    found = []
+
+    def allocated(*args: Any) -> dict[str, int]:
+        found.append(allocate(*args))
+        return found[-1]
+
+    monkeypatch.setattr(constraint, "allocate", allocated)
+    recipe = quick(method=method, sparsity__rate=8.0, sparsity__allocation="lamp")
+    result = prune(tiny_teacher, tiny_data, recipe=recipe, folder=tmp_path / "run", force=True)
+    (kept,) = found
+    assert {row["layer"]: row["kept"] for row in result.summary["sparsity"] if row["layer"] in kept} == kept
 
 
 def test_a_teacher_that_was_evaluated_is_not_measured_again(

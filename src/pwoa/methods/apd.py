@@ -42,11 +42,10 @@ class Apd(PruningMethod):
 
     def __init__(self, student: nn.Module, teacher: nn.Module, material: Material, recipe: Recipe) -> None:
         super().__init__(student, teacher, material, recipe)
-        constraint = Constraint.of(student, recipe.sparsity, material.example())
         other = recipe.own_settings(ApdSettings).teacher
         loss = distilled(student, _teacher(teacher, other), material, recipe)
-        settled = MaskedStage(loss, Masks(constraint), recipe.finetune.epochs, recipe.finetune.learning_rate)
-        self.stages = [Proximal(loss, constraint, recipe), settled]
+        settled = MaskedStage(loss, Masks(self.constraint), recipe.finetune.epochs, recipe.finetune.learning_rate)
+        self.stages = [Proximal(loss, self.constraint, recipe), settled]
 
     @classmethod
     def files(cls, recipe: Recipe) -> dict[str, str]:

@@ -35,10 +35,9 @@ class Hydra(PruningMethod):
 
     def __init__(self, student: nn.Module, teacher: nn.Module, material: Material, recipe: Recipe) -> None:
         super().__init__(student, teacher, material, recipe)
-        constraint = Constraint.of(student, recipe.sparsity, material.example())
         loss = mixed_loss(student, material, recipe)
-        scoring = Scoring(student, loss, constraint, recipe.search.epochs, recipe.search.learning_rate)
-        self.stages = [scoring, Tuning(loss, scoring, Masks(constraint), recipe)]
+        scoring = Scoring(student, loss, self.constraint, recipe.search.epochs, recipe.search.learning_rate)
+        self.stages = [scoring, Tuning(loss, scoring, Masks(self.constraint), recipe)]
 
     @classmethod
     def hints(cls, recipe: Recipe) -> list[str]:

@@ -7,6 +7,7 @@ from torch import nn
 from pwoa.errors import InputError
 from pwoa.recipe import Recipe, flat, load_recipe, preset_for
 from pwoa.recipe.settings import toml_value
+from pwoa.sparsity import Constraint
 from pwoa.training import Material, Stage
 
 
@@ -68,11 +69,14 @@ class PruningMethod(Method):
     """A way to prune: stages that change `student`, a copy of `teacher`; and whether they need adversarial examples.
 
     A new one is a file with a subclass, and a line in `pwoa.methods.METHODS`.
+
+    constraint: how many weights each layer keeps; there is none where the method learns that.
     """
 
     prunes = True
     common = ("method", "data.", "teacher.", "threat.", "sparsity.", "training.", "evaluation.")
     stages: list[Stage]
+    constraint: Constraint
 
     @classmethod
     def learns_allocation(cls, recipe: Recipe) -> bool:
@@ -96,3 +100,5 @@ class PruningMethod(Method):
 
     def __init__(self, student: nn.Module, teacher: nn.Module, material: Material, recipe: Recipe) -> None:
         self.example_free = not recipe.training.mix
+        if not self.learns_allocation(recipe):
+            self.constraint = Constraint.of(student, recipe.sparsity, material.example())

@@ -152,10 +152,10 @@ class Pwoa(PruningMethod):
         super().__init__(student, teacher, material, recipe)
         mixer = Mixer(student, material, recipe)
         objective = Objective(student, teacher, material, recipe.objective, recipe.training, mixer)
-        shares, x = None, material.example()
+        shares = None
         if self.learns_allocation(recipe):
-            shares = Shares(student, objective, objective.watching, recipe, x)
-        constraint = shares.constraint if shares else Constraint.of(student, recipe.sparsity, x)
+            shares = Shares(student, objective, objective.watching, recipe, material.example())
+        constraint = shares.constraint if shares else self.constraint
         search = Search(objective, constraint, recipe.search, shares)
         finetune = Finetune(objective, search, recipe.finetune.epochs, recipe.finetune.learning_rate)
         self.stages = [*([shares] if shares else []), search, finetune]

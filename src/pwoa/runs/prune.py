@@ -39,7 +39,7 @@ from pwoa.recipe.settings import merge
 from pwoa.runs import prepare
 from pwoa.runs.folder import Result, Run
 from pwoa.runs.teacher import load_teacher, share_measurement
-from pwoa.sparsity import Constraint, describe_size, prunable
+from pwoa.sparsity import describe_size, prunable
 from pwoa.sparsity.allocation import LEARNED
 from pwoa.sparsity.constraint import plan_notes, warn_of_thin_layers
 from pwoa.threat import Threat
@@ -126,18 +126,14 @@ def prune(
                 warn_of(prepare.findings_in(done.summary, loaded.recipe.threat))
                 return done
             plan = loaded.recipe
-            kept = (
-                None
-                if pruning.learns_allocation(plan)
-                else Constraint.of(student, plan.sparsity, material.example()).kept
-            )
             announcement = _announce(
                 pruning, loaded, material, run, prepare.where_text(loaded, processes), [*pruning.hints(plan), *notes]
             )
-            progress.say("\n".join([announcement, *plan_notes(student, plan.sparsity, kept)]))
             with prepare.resumable(run, progress):
                 prepare.lay_out(student, torch.channels_last)
                 chosen = pruning(student, teacher, material, plan)
+                kept = None if pruning.learns_allocation(plan) else chosen.constraint.kept
+                progress.say("\n".join([announcement, *plan_notes(student, plan.sparsity, kept)]))
                 for stage in chosen.stages:
                     stage.accuracy_of = _validated_on(plan.training.mix)
                     stage.attacks = not chosen.example_free

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from fractions import Fraction
 from typing import Protocol
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -195,8 +196,10 @@ def _lamp_scores(weight: Tensor) -> Tensor:
 
 def _magnitudes(weight: Tensor) -> Tensor:
     """Return the magnitudes of a layer's weights, the largest first."""
-    magnitudes = weight.abs().flatten().sort(descending=True).values
-    return magnitudes.cpu().double()  # sums on other devices may end otherwise each time
+    magnitudes = weight.detach().abs().flatten()
+    if magnitudes.is_cuda:
+        return magnitudes.sort(descending=True).values.cpu().double()  # sums elsewhere may end otherwise each time
+    return torch.from_numpy(np.sort(magnitudes.double().numpy())).flip(0)  # several times as fast as torch's
 
 
 def shared_out(
