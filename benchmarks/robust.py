@@ -20,12 +20,11 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from matplotlib.figure import Figure
-
 import pwoa
 from benchmarks.rows import Row, load_rows, markdown, one_line, option_parser, rounded
 from pwoa.attacks.registry import attack_label
 from pwoa.evaluation.folder import OF_TEACHER
+from pwoa.evaluation.scores import Scores
 from pwoa.progress import ConsoleProgress, Progress
 from pwoa.runs.folder import Result
 from pwoa.storage.folder import save_rows
@@ -115,17 +114,7 @@ def _about(recipe: pwoa.Recipe, preset: str, options: argparse.Namespace) -> Row
 
 def _row(about: Row, result: Result, wall: float, options: argparse.Namespace, progress: Progress) -> Row:
     summary = result.summary
-    scores = None
-    if options.autoattack:
-        scores = pwoa.evaluate(
-            str(result.folder),
-            attacks="autoattack",
-            images=options.autoattack,
-            checks=False,
-            settings={"evaluation.strong": 0},
-            folder=result.folder / "autoattack",
-            progress=progress,
-        )
+    scores = strongest(result, options.autoattack, progress) if options.autoattack else None
     return {
         **about,
         "weights_rate": round(summary["rate"], 3),
@@ -140,6 +129,19 @@ def _row(about: Row, result: Result, wall: float, options: argparse.Namespace, p
         "wall_seconds": round(wall, 1),
         "device": summary["device"],
     }
+
+
+def strongest(result: Result, images: int, progress: Progress) -> Scores:
+    """Measure a run under AutoAttack, in a folder of its own within it."""
+    return pwoa.evaluate(
+        str(result.folder),
+        attacks="autoattack",
+        images=images,
+        checks=False,
+        settings={"evaluation.strong": 0},
+        folder=result.folder / "autoattack",
+        progress=progress,
+    )
 
 
 def robust_table(path: Path) -> str:
@@ -185,65 +187,6 @@ AIMS = {
 def as_it_is(row: Row) -> bool:
     """Tell whether a row is of the preset for CIFAR-10 with its own allocation, or that for multiply-adds."""
     return row["preset"] == ROBUST and row["allocation"] in ("lamp", "lamp-macs") and is_current(row)
-
-
-def _own_at_rate_16(path: Path) -> dict[str, list[Row]]:
-    """Return the rows of the preset at rate 16 by allocation, from the file beside the one that is given."""
-    own: dict[str, list[Row]] = {}
-    for row in load_rows(path.with_name("robust.json")):
-        if (row["preset"], row["rate"], row["budget"]) == (ROBUST, 16.0, "weights") and is_current(row):
-            own.setdefault(row["allocation"], []).append(row)
-    return own
-
-
-def equal_time_table(path: Path) -> str:
-    """Return methods with adversarial examples that trained about as long as the preset robust, which is the last."""
-    lines = []
-    for row in sorted(load_rows(path), key=lambda row: row["autoattack"]):
-        times = (row["training_seconds"], without_compiling(row["later_epochs"]))
-        lines.append([row["method"], f"{row['mix']:g}", row["epochs"], *(f"{time:.1f} s" for time in times)])
-        lines[-1] += [f"{row['macs_rate']:.3g}×", *(f"{row[column]:.2f}" for column in (*ATTACKS, "autoattack"))]
-    for allocation, own in _own_at_rate_16(path).items():
-        name = f"`{ROBUST}`, {allocation}"
-        means = (mean_and_deviation([row[column] for row in own]) for column in (*ATTACKS, "autoattack"))
-        time = f"{_least_time(own):.1f} s"
-        lines.append([name, "0", own[0]["epochs"], time, "", f"{own[0]['macs_rate']:.3g}×", *means])
-    head = ["method", "mix ratio", "epochs", "training", "without compiling", "multiply-adds"]
-    return markdown([*head, *map(attack_label, (*ATTACKS, "autoattack"))], lines)
-
-
-def draw_equal_time(path: Path, picture: Path) -> None:
-    """Draw the accuracy under AutoAttack against the seconds of training, without those of compiling.
-
-    Bars are the standard error of so many images.
-    """
-    figure = Figure(figsize=(6.4, 3.6), layout="constrained")
-    axes = figure.subplots()
-    points = [(row["method"], without_compiling(row["later_epochs"]), row, "#dd8452") for row in load_rows(path)]
-    for allocation, own in _own_at_rate_16(path).items():
-        attacked = next(row for row in own if row["autoattack"] is not None)
-        points.append((f"{ROBUST}, {allocation}", _least_time(own), attacked, "#4c72b0"))
-    for name, seconds, row, colour in points:
-        value, images = row["autoattack"], row["n_autoattack"]
-        error = (value * (100 - value) / images) ** 0.5
-        axes.errorbar(seconds, value, yerr=error, fmt="o", color=colour, capsize=3)
-        box = {"facecolor": "white", "edgecolor": "none", "pad": 0.5}
-        axes.annotate(name, (seconds, value), xytext=(6, 5), textcoords="offset points", fontsize=8, bbox=box)
-    axes.set_xlim(0, 1.45 * max(seconds for _, seconds, *_ in points))
-    axes.set_xlabel("seconds of training")
-    axes.set_ylabel(f"accuracy under {attack_label('autoattack')}, %")
-    axes.set_title("orange: on adversarial examples only; blue: on natural examples only", fontsize=9, loc="left")
-    axes.spines[["top", "right"]].set_visible(False)
-    figure.savefig(picture, dpi=144)
-
-
-def _least_time(own: Sequence[Row]) -> float:
-    return float(min(row["training_seconds"] for row in own))
-
-
-def without_compiling(later: Sequence[float]) -> float:
-    """Return the seconds of all epochs with the first, in which programs are compiled, as long as the later ones."""
-    return sum(later) + statistics.mean(later)
 
 
 def aims_table(path: Path) -> str:

@@ -9,10 +9,11 @@ from pathlib import Path
 from benchmarks.artefacts import artefacts_table
 from benchmarks.comparison import competition_table, headline_table, published_table
 from benchmarks.deployment import deployment_table
+from benchmarks.equal_time import equal_time_table
 from benchmarks.laboratory import images_table
 from benchmarks.launch import launch_table
 from benchmarks.report import waiting_table
-from benchmarks.robust import aims_table, before_table, equal_time_table, robust_table
+from benchmarks.robust import aims_table, before_table, robust_table
 from benchmarks.rows import Row, load_rows, markdown
 from pwoa.attacks.registry import attack_label
 from pwoa.errors import counted

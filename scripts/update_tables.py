@@ -8,7 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from benchmarks.comparison import draw
-from benchmarks.robust import draw_equal_time
+from benchmarks.equal_time import draw_equal_time
 from benchmarks.tables import with_tables
 
 ROOT = Path(__file__).resolve().parents[1]

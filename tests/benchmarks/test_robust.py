@@ -88,28 +88,6 @@ def test_rows_of_the_preset_as_it_was_have_a_table_of_their_own(tmp_path: Path) 
     assert "| 44.50 ± 0.71 |" in before
 
 
-def test_methods_in_the_same_time_stand_above_the_preset_with_the_first_epoch_as_long_as_the_others(
-    tmp_path: Path,
-) -> None:
-    row = {"rate": 16.0, "macs_rate": 4.5, "epochs": "1+2", "natural": 80.0, "pgd20": 50.0, "cw": 45.0}
-    own = {**row, **CURRENT, "budget": "weights", "autoattack": 43.0, "training_seconds": 30.0}
-    own |= {"allocation": "lamp", "n_autoattack": 1000}
-    other = {**own, "cw": 46.0, "autoattack": None, "training_seconds": 20.0}
-    learned = {**own, "allocation": "learned", "macs_rate": 6.5, "cw": 47.0}
-    (tmp_path / "robust.json").write_text(json.dumps([own, other, {**own, "budget": "macs", "cw": 0.0}, learned]))
-    method = {**row, "mix": 1.0, "training_seconds": 50.0, "later_epochs": [4.0, 6.0], "n_autoattack": 1000}
-    rows = [{**method, "method": "first", "autoattack": 44.0}, {**method, "method": "second", "autoattack": 41.0}]
-    (tmp_path / "equal-time.json").write_text(json.dumps(rows))
-    lines = robust.equal_time_table(tmp_path / "equal-time.json").splitlines()
-    names = ["second", "first", "`cifar10-robust`, lamp", "`cifar10-robust`, learned"]
-    assert [line.split(" | ")[0].removeprefix("| ") for line in lines[2:]] == names
-    assert lines[3] == "| first | 1 | 1+2 | 50.0 s | 15.0 s | 4.5× | 80.00 | 50.00 | 45.00 | 44.00 |"
-    assert "| 20.0 s |  | 4.5× | 80.00 ± 0.00 | 50.00 ± 0.00 | 45.50 ± 0.71 | 43.00 |" in lines[4]
-    assert "| 30.0 s |  | 6.5× | 80.00 | 50.00 | 47.00 | 43.00 |" in lines[5]
-    robust.draw_equal_time(tmp_path / "equal-time.json", tmp_path / "picture.png")
-    assert (tmp_path / "picture.png").read_bytes().startswith(b"\x89PNG")
-
-
 def test_what_was_aimed_at_is_compared_with_the_preset_as_it_is(tmp_path: Path) -> None:
     named = {**CURRENT, "architecture": "resnet18", "allocation": "lamp", "budget": "weights"}
     row = {**named, "rate": 16.0, "epochs": "12+4", "cw": 44.5, "autoattack": 42.0}
