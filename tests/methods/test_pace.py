@@ -11,9 +11,9 @@ import pwoa
 from pwoa.data.images import Data
 from pwoa.errors import InputError
 from pwoa.methods import METHODS
-from pwoa.methods.pace import paced
+from pwoa.methods.pace import pace_notes, paced
 from pwoa.methods.pwoa import Pwoa
-from pwoa.recipe import Recipe, load_recipe, recorded_recipe
+from pwoa.recipe import Recipe, flat, load_recipe, recorded_recipe
 
 Make = Callable[..., Recipe]
 
@@ -70,29 +70,47 @@ class TestTheRule:
             Recipe().with_settings({"search.full_rate": full, "search.start_rate": start})
         assert "\n" not in str(caught.value)
 
+    @pytest.mark.parametrize("key", ["search.epochs", "search.learning_rate", "finetune.epochs", "search.rho_growth"])
+    def test_what_somebody_chose_stays_and_the_rest_is_as_before(self, key: str) -> None:
+        value = {"search.epochs": 20, "search.learning_rate": 0.7, "finetune.epochs": 5, "search.rho_growth": 1.3}[key]
+        recipe = at(4.0).with_settings({key: value})
+        now, before = flat(paced(recipe, [key])), flat(paced(at(4.0)))
+        different = {name for name in now if now[name] != before[name]}
+        assert now[key] == value
+        assert different == {key, "search.rho_growth"} if key == "search.epochs" else {key}
 
-def test_a_run_says_that_the_recipe_is_for_higher_rates_and_how_to_take_it_as_it_is() -> None:
-    said = Pwoa.hints(at(4.0))
-    assert said == [
-        "rate 4 is low, so there are 4 + 2 epochs at a learning rate of 0.025; search.full_rate=0 takes those of the "
-        "recipe, which are for higher rates"
+    def test_what_comes_back_is_for_its_rate(self) -> None:
+        once = paced(at(4.0))
+        assert once.search.full_rate == 0
+        assert paced(once) == once
+
+
+def test_a_run_says_what_is_other_than_in_the_recipe() -> None:
+    asked, rest = at(4.0), "; what you set yourself stays, and search.full_rate=0 takes all as the recipe says"
+    begin = "rate 4 is below search.full_rate, 16: "
+    assert pace_notes(asked, Pwoa.complete(asked)) == [
+        f"{begin}epochs 4 + 2 instead of 12 + 4, learning rates 0.025 and 0.025 instead of 0.1 and 0.1{rest}"
     ]
-    assert "0.025 and 0.1; " in Pwoa.hints(at(4.0, finetune__learning_rate=0.4))[0]
+    given = {"search.epochs": 12, "finetune.epochs": 4, "search.learning_rate": 0.1}
+    assert pace_notes(asked, Pwoa.complete(asked, given)) == [
+        f"{begin}learning rates 0.1 and 0.025 instead of 0.1 and 0.1{rest}"
+    ]
     for recipe in (at(16.0), at(4.0, search__full_rate=0)):
-        assert Pwoa.hints(recipe) == []
-    assert not any("full_rate" in hint for hint in METHODS["magnitude"].hints(at(4.0, method="magnitude")))
+        assert pace_notes(recipe, Pwoa.complete(recipe)) == []
+    magnitude = at(4.0, method="magnitude")
+    assert METHODS["magnitude"].complete(magnitude) == magnitude
 
 
 def test_methods_say_how_long_they_take_at_the_rate() -> None:
-    epochs = {name: method.stage_epochs(at(4.0)) for name, method in METHODS.items() if method.prunes}
+    epochs = {name: method.stage_epochs(method.complete(at(4.0))) for name, method in METHODS.items() if method.prunes}
     assert epochs["pwoa"] == epochs["advprune"] == (4, 2)
     assert epochs["hydra"] == epochs["harp"] == epochs["apd"] == (12, 4)
     assert epochs["magnitude"] == (4,)
-    assert Pwoa.stage_epochs(at(4.0, sparsity__allocation="learned")) == (1, 4, 2)
+    assert Pwoa.stage_epochs(Pwoa.complete(at(4.0, sparsity__allocation="learned"))) == (1, 4, 2)
 
 
 @pytest.mark.parametrize(("method", "stages"), [("pwoa", {"search": 1, "finetune": 2}), ("magnitude", {"finetune": 6})])
-def test_a_run_does_it_and_its_recipe_stays_as_it_was_given(
+def test_a_run_does_it_and_its_recipe_says_what_was_done(
     tmp_path: Path,
     tiny_teacher: nn.Module,
     tiny_data: Data,
@@ -115,4 +133,18 @@ def test_a_run_does_it_and_its_recipe_stays_as_it_was_given(
     assert len(taken) == sum(stages.values())
     rates = [line["learning_rate"] for line in result.metrics if line.get("stage") == "finetune"]
     assert rates[0] == pytest.approx(0.064 if method == "magnitude" else 0.004)
-    assert recorded_recipe(tmp_path / "run").search == recipe.search
+    recorded = recorded_recipe(tmp_path / "run")
+    assert {stage: getattr(recorded, stage).epochs for stage in stages} == stages
+    assert recorded.finetune.learning_rate == pytest.approx(rates[0])
+    again = pwoa.prune(tiny_teacher, tiny_data, recipe=recipe, folder=tmp_path / "run", progress=told)
+    assert again.metrics == result.metrics
+    assert pwoa.prune(tiny_teacher, tiny_data, recipe=recorded, folder=tmp_path / "run").metrics == result.metrics
+
+
+def test_epochs_that_are_set_are_those_that_are_trained(
+    tmp_path: Path, tiny_teacher: nn.Module, tiny_data: Data, quick: Make
+) -> None:
+    recipe = quick(search__epochs=6, search__full_rate=64.0, finetune__epochs=6, sparsity__rate=4.0)
+    folder = tmp_path / "run"
+    result = pwoa.prune(tiny_teacher, tiny_data, recipe=recipe, settings={"finetune.epochs": 3}, folder=folder)
+    assert [line["stage"] for line in result.metrics] == ["search"] * 2 + ["finetune"] * 3

@@ -6,6 +6,7 @@ pruning. Magnitude pruning with fine-tuning is the plain baseline (Han et al. 20
 """
 
 import dataclasses
+from collections.abc import Collection
 from typing import ClassVar
 
 from torch import nn
@@ -43,7 +44,7 @@ class Magnitude(AdvPrune):
         return False
 
     @classmethod
-    def pace(cls, recipe: Recipe) -> Recipe:
+    def pace(cls, recipe: Recipe, given: Collection[str]) -> Recipe:
         return recipe  # there is no search
 
     @classmethod

@@ -1,7 +1,8 @@
 """How long a search and its fine-tuning take at a rate, where the recipe says it for a higher one."""
 
 import math
-from dataclasses import replace
+from collections.abc import Collection
+from typing import Any
 
 from pwoa.recipe.sections import Recipe
 
@@ -11,11 +12,12 @@ _MULTIPLY_ADDS = 2
 """A budget of multiply-adds is about as hard to meet as one of weights at this many times the rate."""
 
 
-def paced(recipe: Recipe) -> Recipe:
+def paced(recipe: Recipe, given: Collection[str] = ()) -> Recipe:
     """Return the recipe with the epochs and the learning rates for its own rate, which may be below `search.full_rate`.
 
     Epochs follow the logarithm of the rate, from `search.start_rate` on, and learning rates the rate. ρ, with fewer
-    updates, grows faster: to the same.
+    updates, grows faster: to the same. The settings that are `given` stay as they are. What comes back is for this
+    rate, so its `search.full_rate` is 0.
     """
     search, finetune, sparsity = recipe.search, recipe.finetune, recipe.sparsity
     rate = sparsity.rate * (_MULTIPLY_ADDS if sparsity.budget == "macs" else 1)
@@ -27,13 +29,33 @@ def paced(recipe: Recipe) -> Recipe:
     def some(epochs: int) -> int:
         return math.ceil(round(share * epochs, 9))
 
-    epochs = some(search.epochs)
-    slower = replace(
-        search,
-        epochs=epochs,
-        allocation_epochs=some(search.allocation_epochs),
-        learning_rate=search.learning_rate * part,
-        rho_growth=search.rho_growth ** (search.epochs / epochs),
-    )
-    shorter = replace(finetune, epochs=some(finetune.epochs), learning_rate=finetune.learning_rate * part)
-    return replace(recipe, search=slower, finetune=shorter)
+    epochs = search.epochs if "search.epochs" in given else some(search.epochs)
+    taken: dict[str, Any] = {
+        "search.epochs": epochs,
+        "search.allocation_epochs": some(search.allocation_epochs),
+        "search.learning_rate": search.learning_rate * part,
+        "search.rho_growth": search.rho_growth ** (search.epochs / epochs),
+        "finetune.epochs": some(finetune.epochs),
+        "finetune.learning_rate": finetune.learning_rate * part,
+    }
+    taken = {key: value for key, value in taken.items() if key not in given}
+    return recipe.with_settings({**taken, "search.full_rate": 0.0})
+
+
+def pace_notes(asked: Recipe, taken: Recipe) -> list[str]:
+    """Return a line if the epochs or the learning rates that are taken are not those that a recipe asked for."""
+
+    def changed(setting: str, name: str, joined: str) -> str:
+        before, after = (
+            [f"{getattr(part, setting):.4g}" for part in (recipe.search, recipe.finetune)] for recipe in (asked, taken)
+        )
+        return "" if before == after else f"{name} {joined.join(after)} instead of {joined.join(before)}"
+
+    pairs = (changed("epochs", "epochs", " + "), changed("learning_rate", "learning rates", " and "))
+    changes = [words for words in pairs if words]
+    if not changes:
+        return []
+    return [
+        f"rate {asked.sparsity.rate:g} is below search.full_rate, {asked.search.full_rate:g}: {', '.join(changes)}; "
+        "what you set yourself stays, and search.full_rate=0 takes all as the recipe says"
+    ]

@@ -9,7 +9,7 @@ constraint tightens gradually (`search.start_rate`), a stage before the search l
 (`sparsity.allocation = "learned"`), and low rates take fewer epochs (`search.full_rate`).
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, dataclass, replace
 from typing import Any, ClassVar
@@ -148,7 +148,6 @@ class Pwoa(PruningMethod):
     uses: ClassVar[tuple[str, ...]] = ("objective.", "search.", "finetune.")
 
     def __init__(self, student: nn.Module, teacher: nn.Module, material: Material, recipe: Recipe) -> None:
-        recipe = self.pace(recipe)
         super().__init__(student, teacher, material, recipe)
         mixer = Mixer(student, material, recipe)
         objective = Objective(student, teacher, material, recipe.objective, recipe.training, mixer)
@@ -165,32 +164,18 @@ class Pwoa(PruningMethod):
         return recipe.sparsity.allocation == LEARNED
 
     @classmethod
-    def pace(cls, recipe: Recipe) -> Recipe:
-        """Return the recipe with the epochs and the learning rates for its rate."""
-        return paced(recipe)
-
-    @classmethod
-    def hints(cls, recipe: Recipe) -> list[str]:
-        own = cls.pace(recipe)
-        if own == recipe:
-            return super().hints(recipe)
-        epochs = " + ".join(map(str, cls.stage_epochs(recipe)))
-        rates = " and ".join(dict.fromkeys(f"{part.learning_rate:.4g}" for part in (own.search, own.finetune)))
-        return [
-            *super().hints(recipe),
-            f"rate {recipe.sparsity.rate:g} is low, so there are {epochs} epochs at a learning rate of {rates}; "
-            "search.full_rate=0 takes those of the recipe, which are for higher rates",
-        ]
-
-    @classmethod
-    def complete(cls, recipe: Recipe) -> Recipe:
+    def complete(cls, recipe: Recipe, given: Collection[str] = ()) -> Recipe:
         if cls.learns_allocation(recipe) and recipe.training.optimizer != "sgd":
             raise InputError(f"sparsity.allocation = {LEARNED} needs training.optimizer = sgd; or take lamp")
-        return super().complete(recipe)
+        return cls.pace(super().complete(recipe, given), given)
+
+    @classmethod
+    def pace(cls, recipe: Recipe, given: Collection[str]) -> Recipe:
+        """Return the recipe with the epochs and the learning rates for its rate, but for those that are given."""
+        return paced(recipe, given)
 
     @classmethod
     def stage_epochs(cls, recipe: Recipe) -> tuple[int, ...]:
-        recipe = cls.pace(recipe)
         first = (recipe.search.allocation_epochs,) if cls.learns_allocation(recipe) else ()
         return *first, recipe.search.epochs, recipe.finetune.epochs
 

@@ -21,6 +21,7 @@ from pwoa.evaluation.subject import Subject
 from pwoa.guard import example_free
 from pwoa.methods import find_pruning
 from pwoa.methods.method import Method
+from pwoa.methods.pace import pace_notes
 from pwoa.models.architectures.registry import architecture_name
 from pwoa.models.border import check_model
 from pwoa.models.checkpoints.folder import describe_model, fingerprint
@@ -101,7 +102,7 @@ def prune(
     pruning = find_pruning(plan.method)
     trained = None if teacher is not None else trained_threat(plan.teacher.checkpoint)
     with progress.working(prepare.LOADING):
-        loaded = prepare.load_rest(pruning.complete(plan), given, progress)
+        loaded = prepare.load_rest(pruning.complete(plan, changes), given, progress)
         if teacher is None:
             teacher, architecture = load_teacher(loaded.recipe, loaded.data)
             loaded = replace(loaded, recipe=loaded.recipe.with_settings({"teacher.architecture": architecture}))
@@ -114,7 +115,7 @@ def prune(
             "data": loaded.data.fingerprint(),
             **prepare.hash_files(pruning, plan),
         }
-    notes = _note_threat(trained, plan.threat)
+    notes = [*pace_notes(plan, loaded.recipe), *_note_threat(trained, plan.threat)]
     if recipe is None and not preset_for(plan.data.name):
         notes += prepare.note_defaults(plan, changes, trained, pruning.stage_epochs(plan), progress)
 

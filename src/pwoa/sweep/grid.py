@@ -143,7 +143,8 @@ def _point(
     by_rate: bool,
 ) -> Point:
     """Return the point with these values, each with its text, on top of a recipe; their axes have these names."""
-    recipe, trained = method.complete(base.with_settings(_settings(chosen))), not method.prunes
+    settings, trained = _settings(chosen), not method.prunes
+    recipe = method.complete(base.with_settings(settings), settings)
     if trained:
         size = recipe.sparsity.rate if by_rate else recipe.pretrain.lite
         recipe = recipe.with_settings({"pretrain.lite": size, "sparsity.rate": size})

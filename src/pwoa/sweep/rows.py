@@ -51,7 +51,8 @@ def teacher_row(recipe: Recipe, result: Mapping[str, Any]) -> dict[str, Any]:
 
 def epochs_of(recipe: Recipe) -> str:
     """Return how long a run trains: `5+15` where a search comes before the fine-tuning, else one number."""
-    return "+".join(map(str, find_method(recipe.method).stage_epochs(recipe)))
+    method = find_method(recipe.method)
+    return "+".join(map(str, method.stage_epochs(method.complete(recipe))))
 
 
 def accuracies(result: Mapping[str, Any]) -> dict[str, float]:
