@@ -238,7 +238,7 @@ def test_a_table_ends_with_the_worst_case_and_says_what_falls_short(finished: Pa
 def test_compare_takes_a_run_alone(finished: Path) -> None:
     code, out, err = call("compare", finished)
     assert (code, err) == (0, "")
-    assert all(word in re.sub(r"\s", "", out) for word in ("evaluation/teacher", "natural", "strong"))
+    assert all(word in re.sub(r"\s", "", out) for word in ("evaluation/teacher", "natural", "strong", "worstcase"))
 
 
 def test_of_a_run_its_own_recipe_says_how_it_is_evaluated_and_set_changes_that(finished: Path, tmp_path: Path) -> None:

@@ -165,6 +165,11 @@ def test_sources_that_are_none(source: Any) -> None:
         load_data(source)
 
 
+def test_a_name_that_is_mistyped_is_told_before_the_folder_that_goes_with_it() -> None:
+    with pytest.raises(InputError, match="there is no data set and no folder 'cifer10': did you mean 'cifar10'"):
+        load_data("cifer10", data_folder="somewhere")
+
+
 def test_a_data_folder_goes_with_a_name() -> None:
     with pytest.raises(InputError, match=r"^data_folder='somewhere' goes with the name of a data set"):
         load_data((GOOD, GOOD), data_folder="somewhere")

@@ -123,6 +123,8 @@ def test_a_run_alone_compares_its_teacher_with_its_model(store: Store, tmp_path:
     assert (alone.rows[0].accuracy_a, alone.rows[0].only_a, alone.rows[0].only_b) == (100, 1, 0)
     with pytest.raises(InputError, match="teacher keeps no verdicts of a teacher; give two folders"):
         compare(run / OF_TEACHER)
+    with pytest.raises(InputError, match=r"nowhere is not a folder: give one of an evaluation, or of a run$"):
+        compare(tmp_path / "nowhere")
 
 
 def test_a_folder_without_verdicts_is_refused(store: Store, tmp_path: Path) -> None:

@@ -377,5 +377,5 @@ def test_an_evaluation_takes_the_threads_that_are_free_and_says_so(
     pwoa.evaluate(tiny_teacher, tiny_data, attacks="natural", checks=False, device="cpu", progress=told)
     assert seen[-1] == free
     assert torch.get_num_threads() == usual
-    why = "for other work keeps the cores busy (OMP_NUM_THREADS chooses)"
+    why = "because other work keeps the cores busy (OMP_NUM_THREADS chooses)"
     assert f"{free} threads instead of {usual}, {why}" in told.said

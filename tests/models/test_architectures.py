@@ -340,6 +340,8 @@ def test_an_unknown_name_gets_a_suggestion() -> None:
         build("resnet-18", 10, 3)
     with pytest.raises(InputError, match=r"unknown architecture 'WRN_34_10' \(did you mean 'wrn-34-10'\?\)"):
         build("WRN_34_10@0.5", 10, 3)
+    with pytest.raises(InputError, match=r"^'nets\.py' names a file and no network in it; give nets\.py:CLASS$"):
+        build("nets.py", 10, 3)
     with pytest.raises(InputError, match=r"unknown architecture 'mlp' \(known: lenet, resnet18"):
         build("mlp", 10, 3)
 

@@ -123,7 +123,10 @@ app = typer.Typer(
 
 RecipeOption = Annotated[
     str | None,
-    typer.Option("--recipe", help="A preset (mnist, cifar10, cifar100, demo) or a TOML file; else that for the data."),
+    typer.Option(
+        "--recipe",
+        help="A preset, as cifar10-robust, or a TOML file; else that for the data. `pwoa recipe` lists them.",
+    ),
 ]
 SetOption = Annotated[
     list[str] | None,

@@ -53,6 +53,8 @@ def load_data(source: Source, *, data_folder: str | Path | None = None, progress
         train, test = load_official(spec, folder, progress)
         return Data(spec.name, _official(train), _official(test), spec.classes)
     if data_folder is not None:
+        if isinstance(source, str) and not _expanded(source).exists():
+            find(source)
         raise InputError(f"data_folder={str(data_folder)!r} goes with the name of a data set: {', '.join(DATASETS)}")
     if isinstance(source, Data):
         return source

@@ -121,6 +121,8 @@ def mcnemar(only_a: int, only_b: int) -> float:
 def _teacher_of(run: str | Path) -> Path:
     """Return the folder in which a run keeps the evaluation of its teacher."""
     folder = Path(run) / OF_TEACHER
+    if not Path(run).is_dir():
+        raise InputError(f"{run} is not a folder: give one of an evaluation, or of a run")
     if not (folder / FILE).exists():
         raise InputError(f"{run} keeps no verdicts of a teacher; give two folders to compare")
     return folder

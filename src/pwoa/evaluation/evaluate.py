@@ -158,7 +158,7 @@ def evaluate(
     progress.plan(parts(subject, evaluation, threat))
     usual, threads = torch.get_num_threads(), choose_threads() if where.type == "cpu" else torch.get_num_threads()
     if threads != usual:
-        busy = "for other work keeps the cores busy (OMP_NUM_THREADS chooses)"
+        busy = "because other work keeps the cores busy (OMP_NUM_THREADS chooses)"
         progress.say(f"{counted(threads, 'thread')} instead of {usual}, {busy}")
     try:
         with using_threads(threads):

@@ -10,6 +10,7 @@ from rich.table import Table
 
 from pwoa.attacks.registry import attack_label
 from pwoa.errors import counted
+from pwoa.evaluation.comparison import worst_case
 from pwoa.evaluation.scores import WORST, wilson
 
 if TYPE_CHECKING:
@@ -110,11 +111,15 @@ def evaluation_table(rows: Sequence[Row], title: str = "") -> Table:
 
 
 def comparison_table(comparison: Comparison) -> Table:
-    """Return a table with a row for each attack: A, B, the difference with its 95 % interval, and McNemar's p."""
+    """Return a table with a row for each attack: A, B, the difference with its 95 % interval, and McNemar's p.
+
+    The worst case, under all attacks together, comes last.
+    """
     title = f"A: {comparison.a}\nB: {comparison.b}\nAccuracy in % on the same {counted(comparison.images, 'image')}"
     table = _table(title, ("A", "B", "B − A", "95 % interval", "only\nA", "only\nB", "p"), first="attack")
-    fewer = {row.attack: row.images for row in comparison.rows if row.images < comparison.images}
-    for row in comparison.rows:
+    rows = [*comparison.rows, *filter(None, [worst_case(comparison)])]
+    fewer = {row.attack: row.images for row in rows if row.images < comparison.images}
+    for row in rows:
         low, high = row.interval
         table.add_row(
             row_label(row.attack, fewer),

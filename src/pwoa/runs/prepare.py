@@ -143,7 +143,7 @@ def open_run(
     if threads and loaded.device.type == "cpu":
         holding.enter_context(using_threads(threads))
         if threads != usual and not loaded.recipe.training.threads:
-            why = "as the run was started" if run.started else "for other work keeps the cores busy"
+            why = "as the run was started" if run.started else "because other work keeps the cores busy"
             progress.say(f"{counted(threads, 'thread')} instead of {usual}, {why} (training.threads)")
     return run, replace(loaded, recipe=recipe)
 

@@ -120,6 +120,8 @@ def _parse(architecture: str) -> tuple[str, float | None]:
     """Split `name` or `name@width` into the registered name, and the width if there is one."""
     name, at, text = architecture.partition("@")
     if name not in ARCHITECTURES:
+        if name.endswith(".py"):
+            raise InputError(f"{name!r} names a file and no network in it; give {name}:CLASS")
         hint = did_you_mean(name, ARCHITECTURES)
         raise InputError(f"unknown architecture {name!r} ({hint}); in Python any nn.Module will do")
     if not at:
