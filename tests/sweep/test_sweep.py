@@ -119,6 +119,21 @@ def test_without_a_recipe_there_is_the_preset_for_the_data(tmp_path: Path) -> No
     assert point.recipe == load_recipe("demo").with_settings({"data.name": "mnist", "finetune.epochs": 3})
 
 
+@pytest.mark.parametrize(
+    ("text", "epochs"),
+    [
+        ("[grid]\nsparsity.rate = [4, 16]\n", [(4, 2), (12, 4)]),
+        ("[set]\nfinetune.epochs = 3\n[grid]\nsparsity.rate = [4, 16]\n", [(4, 3), (12, 3)]),
+        ("[set]\nsparsity.rate = 4\n[grid]\nsearch.epochs = [6, 9]\n", [(6, 2), (9, 2)]),
+    ],
+)
+def test_low_rates_take_fewer_epochs_unless_the_file_sets_them(
+    tmp_path: Path, text: str, epochs: list[tuple[int, int]]
+) -> None:
+    recipes = [point.recipe for point in expand(write(tmp_path, f'recipe = "cifar10-robust"\n{text}'))]
+    assert [(recipe.search.epochs, recipe.finetune.epochs) for recipe in recipes] == epochs
+
+
 def test_axes_with_the_same_last_word_have_their_whole_keys_as_names(tmp_path: Path) -> None:
     text = 'recipe = "demo"\n[grid]\nsearch.epochs = [1]\nfinetune.epochs = [2, 3]\nfinetune.learning_rate = [0.1]\n'
     points = expand(write(tmp_path, text))

@@ -4,7 +4,7 @@ import dataclasses
 import itertools
 import math
 import re
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -107,7 +107,7 @@ def _expand(
         by_rate = _by_rate(base, method, settings, path)
         common = {key: value for key, value in fixed.items() if not _is_of_another(key, method)}
         base = base.with_settings({**common, "method": method.name})
-        yield _point(base, _of_use(chosen, method), method, names, by_rate)
+        yield _point(base, _of_use(chosen, method), method, names, by_rate, [*settings])
 
 
 def _by_rate(base: Recipe, method: type[Method], given: Mapping[str, Any], path: str | Path) -> bool:
@@ -141,10 +141,13 @@ def _point(
     method: type[Method],
     names: Mapping[str, str],
     by_rate: bool,
+    given: Collection[str],
 ) -> Point:
-    """Return the point with these values, each with its text, on top of a recipe; their axes have these names."""
-    settings, trained = _settings(chosen), not method.prunes
-    recipe = method.complete(base.with_settings(settings), settings)
+    """Return the point with these values, each with its text, on top of a recipe; their axes have these names.
+
+    given: what is set in the file or beside it, for this point or for all.
+    """
+    recipe, trained = method.complete(base.with_settings(_settings(chosen)), given), not method.prunes
     if trained:
         size = recipe.sparsity.rate if by_rate else recipe.pretrain.lite
         recipe = recipe.with_settings({"pretrain.lite": size, "sparsity.rate": size})
