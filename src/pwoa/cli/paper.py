@@ -91,13 +91,14 @@ def _list(library: Any, scale: str, out: Path, results: Path, teachers: Path | N
     from rich.table import Table
 
     states, rates = library.list_plans((), out, scale=scale, results=results, teachers=teachers)
-    table = Table(title=f"The paper's tables and figures, scale {scale}", title_justify="left")
-    for column in ("name", "what it is", "measured", f"the rest, on {rates.where}"):
+    title = f"The paper's tables and figures, scale {scale}; how long the rest takes on {rates.where}"
+    table = Table(title=title, title_justify="left")
+    for column in ("name", "what it is", "measured", "the rest"):
         table.add_column(column, no_wrap=column != "what it is")
     for state in states:
         cells = len(state.plan.cells)
         rest = library.time_text(state.seconds) if state.done < cells else ""
-        done = f"{state.done} of {cells}" if cells else "nothing to run"
+        done = f"{state.done} of {cells}" if cells else "no runs"
         table.add_row(state.plan.name, state.plan.title, done, rest)
     print_table(table)
     say("A run that several of them share counts in each.")

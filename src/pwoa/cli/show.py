@@ -48,9 +48,17 @@ def recipe(
 
     Example: [bold]pwoa recipe cifar10[/bold]
     """
-    from pwoa.recipe import load_recipe, presets, to_toml
+    from pwoa.recipe import about_preset, load_recipe, presets, to_toml
 
-    say("\n".join(presets()) if name is None else to_toml(load_recipe(name), explained=True).strip())
+    if name is not None:
+        say(to_toml(load_recipe(name), explained=True).strip())
+        return
+    from rich.table import Table
+
+    table = Table("name", "what it is")
+    for preset in presets():
+        table.add_row(preset, about_preset(preset))
+    print_table(table, gap=False)
 
 
 @models.command("list")

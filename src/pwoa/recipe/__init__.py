@@ -5,6 +5,7 @@ This package imports nothing heavy, so that the command line can check a recipe 
 """
 
 import hashlib
+import itertools
 from collections.abc import Container
 from importlib import resources
 from pathlib import Path, PurePath
@@ -32,6 +33,12 @@ _SEAL = "# sha256: "
 def presets() -> list[str]:
     """List the names of the presets that come with the package."""
     return sorted(item.name.removesuffix(".toml") for item in _PRESETS.iterdir() if item.name.endswith(".toml"))
+
+
+def about_preset(name: str) -> str:
+    """Return what a preset says of itself, in the comment that it begins with."""
+    lines = (_PRESETS / f"{name}.toml").read_text(encoding="utf-8").splitlines()
+    return " ".join(line.removeprefix("#").strip() for line in itertools.takewhile(lambda line: line[:1] == "#", lines))
 
 
 def load_recipe(source: str | Path | Recipe | None = None, given: Container[str] = ()) -> Recipe:
