@@ -135,6 +135,7 @@ def test_a_comparison_fits_eighty_columns_and_tells_what_to_know(tmp_path: Path)
     assert rows == [
         ["natural", "100.00", "100.00", "+0.00", "−0.03…+0.03", "0", "0", "1.000"],
         ["AutoAttack", "50.00", "37.66", "−12.34", "−12.98…−11.69", "1234", "0", "<0.001"],
+        ["worst case", "50.00", "37.66", "−12.34", "−12.98…−11.69", "1234", "0", "<0.001"],
     ]
     text = "".join(line.rstrip() for line in lines)
     assert "[a]" in text

@@ -120,6 +120,8 @@ def comparison_table(comparison: Comparison) -> Table:
     rows = [*comparison.rows, *filter(None, [worst_case(comparison)])]
     fewer = {row.attack: row.images for row in rows if row.images < comparison.images}
     for row in rows:
+        if row.attack == WORST:
+            table.add_section()
         low, high = row.interval
         table.add_row(
             row_label(row.attack, fewer),
