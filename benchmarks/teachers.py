@@ -13,6 +13,7 @@ its seconds are then those of the part that was left.
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
 import time
 from collections.abc import Iterator, Sequence
@@ -20,6 +21,7 @@ from pathlib import Path
 
 import pwoa
 from benchmarks.rows import Row, keep_rows, load_rows, one_line, option_parser, rounded
+from pwoa.models.checkpoints.folder import WEIGHTS
 from pwoa.progress import ConsoleProgress, Progress
 from pwoa.runs.folder import Run
 
@@ -54,8 +56,11 @@ def train(name: str, settings: list[str], options: argparse.Namespace, progress:
     start, folder = time.monotonic(), options.runs / name.replace(" ", "-")
     summary = pwoa.pretrain(recipe=recipe, folder=folder, progress=progress).summary
     last = Run(folder).metrics()[-1]
+    with (folder / WEIGHTS).open("rb") as file:
+        sha256 = hashlib.file_digest(file, "sha256").hexdigest()
     return {
         "name": name,
+        "recipe": options.recipe,
         **{key: summary[key] for key in ("dataset", "architecture", "method", "epochs")},
         **rounded(summary["accuracy"]),
         "seconds": round(time.monotonic() - start, 1),
@@ -65,6 +70,7 @@ def train(name: str, settings: list[str], options: argparse.Namespace, progress:
         "settings": settings,
         "seed": summary["seed"],
         "device": summary["device"],
+        "sha256": sha256,
     }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,10 @@ def test_a_row_for_every_variant_and_none_is_trained_twice(few: list[str], tmp_p
     assert [row["name"] for row in rows] == ["as it is", "warm and slow"]
     assert rows[1]["settings"][-2:] == ["pretrain.warmup=1", "pretrain.learning_rate=0.01"]
     assert (tmp_path / "runs" / "warm-and-slow" / "model.safetensors").exists()
+    weights = tmp_path / "runs" / "as-it-is" / "model.safetensors"
+    assert rows[0]["sha256"] == hashlib.sha256(weights.read_bytes()).hexdigest() != rows[1]["sha256"]
     for row in rows:
+        assert row["recipe"] == "teacher-mnist"
         assert row["method"] == "pgd-at"
         assert row["images"] == 20
         assert (row["epochs"], row["seed"], row["dataset"]) == (2, 0, rows[0]["dataset"])

@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from pwoa.errors import InputError
 from pwoa.methods import find_method
+from pwoa.models.checkpoints.folder import fingerprint
+from pwoa.models.load import load_model
 from pwoa.paper.cost import Rates, time_text
-from pwoa.paper.plan import ATTACKS, ORDER, SCALES, Plan, choose, load_plan, published, published_row
-from pwoa.paper.tables import parameters, table_of
+from pwoa.paper.plan import ATTACKS, ORDER, SCALES, Cell, Plan, choose, load_plan, published, published_row
+from pwoa.paper.rows import of_these_teachers
+from pwoa.paper.tables import Table, parameters, table_of
 from pwoa.paper.teachers import Teachers, training_points
 from pwoa.recipe import load_recipe
 from tests.paper.tex import numbers_of
@@ -158,10 +164,61 @@ def test_teachers_are_found_by_name_and_others_than_the_known_ones_are_told(tmp_
 
 def test_a_table_without_runs_still_shows_the_papers_numbers() -> None:
     table = table_of(plan("ablation-cifar10"), [])
-    assert len(table.lines) == 12
+    assert len(table.lines) == 1 + 12
+    assert table.lines[0][:2] == ("wrn-34-10-cifar10-lbgat (dense)", "(88.24)")
     line = next(line for line in table.lines if line[0] == "4×: distillation + HSIC")
     assert line[1:8] == ("(88.51)", "(63.44)", "(53.54)", "(51.51)", "(50.89)", "(49.03)", "")
     assert line[8] == "(93 %)"  # what the paper keeps of its teacher's 52.61
+
+
+def rows_of(cells: Sequence[Cell], **more: Any) -> list[dict[str, Any]]:
+    """Return a measured row for each cell, as a table of another name has it."""
+    about = {"table": "another", "scale": "paper", "seed": 0, "n": 10_000, "n_autoattack": 1000}
+    rest = {**about, "natural": 90.0, "autoattack": 50.0, "training_seconds": 60.0} | more
+    return [
+        {**asdict(cell.key), "run": cell.run, "settings": cell.settings, "epochs": "50+100", **rest} for cell in cells
+    ]
+
+
+def text_of(table: Table, name: str) -> str:
+    return " | ".join(next(line for line in table.lines if line[0] == name))
+
+
+def test_what_was_measured_for_one_table_is_shown_in_all_that_ask_for_it() -> None:
+    known = rows_of(plan("ablation-cifar100").cells)
+    (shared,) = {cell.run for cell in plan("lite").cells} & {row["run"] for row in known if row["rate"] == 4}
+    for name in ("ablation-cifar100", "naive", "classification", "comparison-cifar100-mix0", "lite", "mix"):
+        lines = table_of(plan(name), known).lines
+        assert any(line[-1] == shared and line[1].startswith("90.00") for line in lines), name
+    assert text_of(table_of(plan("naive"), known * 2), "4×: CE").endswith(known[0]["run"])  # and counts once
+
+
+def test_a_line_is_the_mean_over_seeds_but_never_over_other_settings() -> None:
+    cells = plan("ablation-mnist").cells[-1:]
+    other = load_plan("ablation-mnist", "paper", where, ["finetune.learning_rate=0.01", "data.folder=here"]).cells[-1:]
+    assert (cells[0].settings, other[0].settings) == ("", "finetune.learning_rate=0.01")
+    assert load_plan("ablation-mnist", "paper", where, ["training.seed=1"]).cells[0].settings == ""
+    seeds = [row for seed in (0, 1) for row in rows_of(cells, seed=seed, autoattack=50.0 + seed, epochs="50+20")]
+    odd = rows_of(other, autoattack=10.0, epochs="50+20")
+    own = plan("ablation-mnist")
+    line = text_of(table_of(own, [*seeds, *odd]), "16×: distillation + HSIC")
+    assert "| 50.50 (77.21, −26.71) |" in line
+    changed = load_plan("ablation-mnist", "paper", where, ["finetune.learning_rate=0.01"])
+    for rows in ([*seeds, *odd], odd):
+        line = text_of(table_of(changed, rows), "16×: distillation + HSIC †")
+        assert "| 10.00 (77.21, −67.21) |" in line
+        assert line.endswith(f"{other[0].run} (finetune.learning_rate=0.01)")
+
+
+def test_rows_of_another_teacher_of_the_same_name_are_left_out() -> None:
+    old, new, older = ({"teacher": "a", "fingerprint": text} for text in ("old", "new", None))
+    beside: dict[str, Any] = {"teacher": "b", "fingerprint": "b"}
+    lite: dict[str, Any] = {"teacher": None}
+    everything = [older, old, new, beside, lite]
+    assert of_these_teachers(everything, lambda name: {"a": "old"}.get(name)) == [older, old, beside, lite]
+    assert of_these_teachers(everything, lambda name: None) == [older, new, beside, lite]
+    assert Teachers(None, Path("nowhere")).fingerprint("lenet-mnist-pgd-at") == fingerprint(load_model("embedded"))[:12]
+    assert Teachers(None, Path("nowhere")).fingerprint("resnet18-cifar10-trades") is None
 
 
 def test_the_parameters_are_the_papers_but_where_it_is_said() -> None:

@@ -14,8 +14,9 @@ from typer.testing import CliRunner
 import pwoa
 from pwoa.cli import app
 from pwoa.paper import list_plans
-from pwoa.paper.plan import ATTACKS
-from pwoa.paper.rows import merged
+from pwoa.paper.plan import ATTACKS, ORDER
+from pwoa.paper.rows import load_rows, merged
+from pwoa.paper.tables import table_of
 from pwoa.sweep import Swept, Task
 from pwoa.sweep.child import carry_out
 
@@ -118,11 +119,53 @@ def test_everything_is_redrawn_from_the_rows_of_the_repository(tmp_path: Path) -
     assert "8×: CE + HSIC" in text
     page = (tmp_path / "tables" / "ablation-mnist.html").read_text(encoding="utf-8")
     assert page.count("<tr>") == 1 + 1 + 12
+    for name in ORDER:
+        for ending in ("md", "tex", "html"):
+            assert (tmp_path / "tables" / f"{name}.{ending}").stat().st_size > 100
+    for ending in ("svg", "png"):
+        assert (tmp_path / "figures" / f"hsic-plane.{ending}").stat().st_size > 10_000
     source = (tmp_path / "tables" / "ablation-mnist.tex").read_text(encoding="utf-8")
     assert source.count(r"\\") == 1 + 1 + 12
     assert "×" not in source
     wrong = CliRunner().invoke(app, ["reproduce", "--from", str(tmp_path / "nowhere")])
     assert (wrong.exit_code, wrong.stderr.startswith("error: --from")) == (2, True)
+
+
+def test_everything_that_is_listed_as_measured_is_shown() -> None:
+    states, _ = list_plans(results=RESULTS)
+    rows = load_rows(RESULTS / "paper.json")
+    assert {state.plan.name: state.done for state in states if state.done} == {
+        "pretrained": 1,
+        "ablation-mnist": 12,
+        "hsic-plane": 2,
+        "balance": 3,
+    }
+    for state in states:
+        shown = [line for line in table_of(state.plan, rows).lines if "−seed" in line[-1] or "-seed" in line[-1]]
+        dense = sum(cell.measures for cell in state.plan.cells)
+        assert len(shown) == state.done - (1 if dense else 0), state.plan.name
+
+
+def test_other_seeds_and_teachers_are_other_runs(tmp_path: Path) -> None:
+    def done(results: Path, *settings: str) -> int:
+        (state,) = list_plans(["ablation-mnist"], tmp_path, results=results, settings=settings)[0]
+        return state.done
+
+    assert (done(RESULTS), done(RESULTS, "training.seed=1")) == (12, 0)
+    rows = [{**row, "fingerprint": "another"} for row in load_rows(RESULTS / "paper.json")]
+    (tmp_path / "paper.json").write_text(json.dumps(rows))
+    assert done(tmp_path) == 0
+    listed = CliRunner().invoke(app, ["reproduce", "--results", str(RESULTS), "--set", "training.seed=1"])
+    assert "12 of 12" not in listed.stdout
+
+
+def test_all_that_a_sitting_does_shares_its_minutes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ends: list[float] = []
+    monkeypatch.setattr("pwoa.sweep.run_here", lambda tasks, ended, jobs, retries, until: ends.append(until))
+    began = time.monotonic()
+    pwoa.reproduce(["pretrained", "naive"], tmp_path, scale="quick", results=tmp_path, settings=SMALL, minutes=5)
+    assert len(ends) == 2  # the teacher, and the runs
+    assert ends[0] == ends[1] == pytest.approx(began + 300, abs=30)
 
 
 def test_the_list_tells_what_is_done_and_what_the_rest_takes(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """The verb for the paper's tables and figures: reproduce."""
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -56,7 +57,7 @@ def reproduce(
     from pwoa.progress import ConsoleProgress
 
     if not names and drawn_from is None and not collect:
-        _list(library, scale, out, results, teachers)
+        _list(library, scale, out, results, teachers, settings or ())
         return
     if drawn_from is not None and not drawn_from.is_dir():
         raise InputError(f"--from {drawn_from} is no folder; give one with rows, as results")
@@ -86,11 +87,11 @@ def reproduce(
         raise typer.Exit(1)
 
 
-def _list(library: Any, scale: str, out: Path, results: Path, teachers: Path | None) -> None:
+def _list(library: Any, scale: str, out: Path, results: Path, teachers: Path | None, settings: Sequence[str]) -> None:
     """Print how far each table and figure has come."""
     from rich.table import Table
 
-    states, rates = library.list_plans((), out, scale=scale, results=results, teachers=teachers)
+    states, rates = library.list_plans((), out, scale=scale, results=results, teachers=teachers, settings=settings)
     title = f"The paper's tables and figures, scale {scale}; how long the rest takes on {rates.where}"
     table = Table(title=title, title_justify="left")
     for column in ("name", "what it is", "measured", "the rest"):

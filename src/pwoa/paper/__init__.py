@@ -20,16 +20,18 @@ from pwoa.paper.rows import (
     is_finished,
     load_rows,
     merged,
+    of_these_teachers,
     other_rows,
     plane_rows,
     row_of,
+    teacher_of,
     teacher_row,
 )
 from pwoa.paper.tables import Table, table_of
 from pwoa.paper.teachers import Teachers, training_points
 from pwoa.progress import Progress, choose_progress
 from pwoa.storage.folder import RESULT, naming, replacing, save_rows
-from pwoa.sweep import Places, measure_teachers, sweep_points, teacher_folder
+from pwoa.sweep import Places, measure_teachers, sweep_points, teacher_folder, time_after
 
 _RUNS, _TRAINED, _TABLES, _FIGURES = "runs", "teachers", "tables", "figures"
 
@@ -95,12 +97,22 @@ class Work:
     def done(self, plan: Plan, cell: Cell) -> bool:
         """Tell whether a cell is measured, in the folder of the runs or in earlier results."""
         known = [row for row in self.earlier if row.get("run") == cell.run and row.get("scale") == self.scale]
+        known = of_these_teachers(known, self.teachers.fingerprint)
         needs = plan.show == "plane" and not any(row.get("run") == cell.run for row in self.plane)
         if known and not needs:
             return True
         if cell.measures:
             return (teacher_folder(cell.recipe, self.runs) / RESULT).is_file()
-        return is_finished(self.runs, cell)
+        return self.finished(cell)
+
+    def finished(self, cell: Cell) -> bool:
+        """Tell whether the run of a cell has ended in the folder of the runs; that of another teacher is an error."""
+        if not is_finished(self.runs, cell):
+            return False
+        own = self.teachers.fingerprint(cell.key.teacher) if cell.key.teacher else None
+        if own not in (None, teacher_of(self.runs / cell.run)):
+            raise InputError(f"{self.runs / cell.run} pruned another {cell.key.teacher}; choose another --out")
+        return True
 
     def left(self) -> list[tuple[Plan, Cell]]:
         """Return the cells that are not measured, those of one run once."""
@@ -115,14 +127,14 @@ class Work:
                 evaluation = teacher_folder(cell.recipe, self.runs) if cell.key.teacher else None
                 if evaluation is not None and (evaluation / RESULT).is_file():
                     rows.append(teacher_row(plan.name, cell, self.scale, evaluation))
-                if not cell.measures and is_finished(self.runs, cell):
+                if not cell.measures and self.finished(cell):
                     rows.append(row_of(plan.name, cell, self.scale, self.runs))
         return merged([], rows)
 
     def points(self) -> list[Row]:
         """Return the points of the HSIC plane of the runs that have ended."""
         planes = [(plan, cell) for plan in self.plans if plan.show == "plane" for cell in plan.cells]
-        ended = [(plan, cell) for plan, cell in planes if is_finished(self.runs, cell)]
+        ended = [(plan, cell) for plan, cell in planes if self.finished(cell)]
         return [row for plan, cell in ended for row in plane_rows(plan.name, cell, self.runs)]
 
 
@@ -166,7 +178,7 @@ def reproduce(
     failed: dict[str, str] = {}
     left: tuple[str, ...] = ()
     if not draw_only:
-        places = Places(on, jobs, address, retries, minutes)
+        places = Places(on, jobs, address, retries, time_after(minutes))
         failed, left = _run(work, places, train_teachers, settings, progress)
     rows, plane = work.rows(), work.points()
     if rows:
@@ -178,8 +190,12 @@ def reproduce(
         save_rows(Path(results) / PLANE, merged(work.plane, plane))
     everything = merged(work.earlier, rows)
     everything += other_rows(Path(results), work.plans) if scale != "quick" else []
-    tables = {plan.name: table_of(plan, everything) for plan in work.plans}
-    files = _show(work, tables, everything, merged(work.plane, plane), progress)
+    shown = of_these_teachers(everything, work.teachers.fingerprint)
+    if others := len(everything) - len(shown):
+        progress.say(f"note: {counted(others, 'row')} of other teachers of the same name left out")
+    tables = {plan.name: table_of(plan, shown) for plan in work.plans}
+    points = of_these_teachers(merged(work.plane, plane), work.teachers.fingerprint)
+    files = _show(work, tables, shown, points, progress)
     return Reproduced(everything, tables, files, failed, left)
 
 
@@ -190,9 +206,10 @@ def list_plans(
     scale: str = "paper",
     results: str | Path = "results",
     teachers: str | Path | None = None,
+    settings: Sequence[str] = (),
 ) -> tuple[list[State], Rates]:
     """Return how far each table and figure has come, and the rates by which the cost of the rest is told."""
-    work = Work.of(names, scale, out, results, teachers, ())
+    work = Work.of(names, scale, out, results, teachers, settings)
     cells = [cell for plan in work.plans for cell in plan.cells]
     rates = Rates(device_name(choose_device("auto")), [*work.earlier, *work.rows()], cells)
     states = []

@@ -9,6 +9,7 @@ from pwoa.paper.tables import Found, find
 from pwoa.report.plots import Line, line_panels
 
 FORMATS = ("svg", "png")
+_WORDS = {"start": "teacher", "finetune": "fine-tuning"}
 
 
 def draw(plan: Plan, rows: Sequence[Row], plane: Sequence[Row], folder: Path) -> list[Path]:
@@ -25,7 +26,7 @@ def draw(plan: Plan, rows: Sequence[Row], plane: Sequence[Row], folder: Path) ->
 
 
 def _measure(plan: Plan, rows: Sequence[Row]) -> str:
-    attacks = {found.strongest for cell in plan.cells if (found := find(rows, plan.name, cell))}
+    attacks = {found.strongest for cell in plan.cells if (found := find(rows, cell))}
     return "under AutoAttack, %" if attacks == {"autoattack"} else "under the strongest attack, %"
 
 
@@ -36,7 +37,7 @@ def _curves(plan: Plan, rows: Sequence[Row]) -> dict[str, dict[str, Line]]:
         lines: dict[str, Line] = {}
         for name in dict.fromkeys(map(_name, cells)):
             own = [cell for cell in cells if _name(cell) == name]
-            found = [(cell, one) for cell in own if (one := find(rows, plan.name, cell)) and _accuracy(one) is not None]
+            found = [(cell, one) for cell in own if (one := find(rows, cell)) and _accuracy(one) is not None]
             if found:
                 words = [f"{cell.key.mix:g}" for cell, _ in found] if plan.x == "training_seconds" else []
                 x = [_x(plan.x, cell, one) for cell, one in found]
@@ -57,15 +58,18 @@ def _published(plan: Plan, cells: Sequence[Cell]) -> Line | None:
 
 
 def _plane(plan: Plan, plane: Sequence[Row]) -> dict[str, dict[str, Line]]:
-    """Return for each data set the way of each objective through the plane; its ends have words."""
+    """Return for each data set the way of each objective through the plane; where a stage begins or ends has a word."""
     panels: dict[str, dict[str, Line]] = {}
     for panel, cells in _panels(plan).items():
         for cell in cells:
             own = [row for row in plane if (row["table"], row["run"]) == (plan.name, cell.run)]
             own = own or [row for row in plane if _is_of(row, plan, cell)]
             if own:
-                words = ["teacher" if row["stage"] == "start" else "" for row in own[:-1]] + ["end"]
-                line = Line([row["hsic_x"] for row in own], [row["hsic_y"] for row in own], words)
+                stages = [row["stage"] for row in own]
+                begins = [stage != last for stage, last in zip(stages, ["", *stages], strict=False)]
+                words = [_WORDS.get(stage, "") if new else "" for stage, new in zip(stages, begins, strict=True)]
+                x, y = ([row[axis] for row in own] for axis in ("hsic_x", "hsic_y"))
+                line = Line(x, y, [*words[:-1], "end"], way=True)
                 panels.setdefault(panel, {})[str(cell.key.objective)] = line
     return panels
 

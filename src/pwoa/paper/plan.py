@@ -21,6 +21,7 @@ from pwoa.methods import find_method
 from pwoa.models.checkpoints.folder import WEIGHTS
 from pwoa.recipe import Recipe, flat, load_recipe
 from pwoa.recipe.sections import INCIDENTAL
+from pwoa.recipe.settings import toml_value
 from pwoa.storage.reading import parse_json, parse_toml
 from pwoa.sweep.grid import Point, expand_tree
 
@@ -82,7 +83,7 @@ class Cell:
     """A line of a table, or a point of a figure: what the paper calls it, what it is at this scale, and its run.
 
     run: the name of its folder, the same for all cells with these settings; of a dense teacher, the teacher's name.
-    needs: the teachers that must be there.
+    needs: the teachers that must be there. settings: those that were changed by hand, the seed aside.
     """
 
     paper: Key
@@ -90,11 +91,17 @@ class Cell:
     run: str
     recipe: Recipe
     needs: tuple[str, ...] = ()
+    settings: str = ""
 
     @property
     def measures(self) -> bool:
         """Whether it is a teacher, which is only measured."""
         return self.key.method == TEACHER
+
+    @property
+    def comparable(self) -> bool:
+        """Whether it is on the paper's data, or a part of it: in a rehearsal, most are not."""
+        return self.key.dataset.partition("-")[0] == self.paper.dataset
 
     @property
     def point(self) -> Point:
@@ -168,7 +175,8 @@ def _cells(plan: str, grid: Mapping[str, Any], scale: str, where: Where, setting
 
 
 def _cell(teacher: str | None, recipe: Recipe, scale: str, settings: Sequence[str]) -> Cell:
-    changed = scaled(recipe, scale).with_settings(settings)
+    plain = scaled(recipe, scale)
+    changed = plain.with_settings(settings)
     here = rehearsed(teacher, scale)
     named = f"{here or changed.teacher.architecture}-{_short(changed)}"
     usual = flat(
@@ -177,7 +185,15 @@ def _cell(teacher: str | None, recipe: Recipe, scale: str, settings: Sequence[st
     unusual = {key: str(value) for key, value in flat(changed).items() if value != usual.get(key)}
     known = {key: text for key, text in unusual.items() if key not in (*INCIDENTAL, "apd.teacher")}
     code = zlib.crc32(json.dumps([here, known], sort_keys=True).encode())
-    return Cell(key_of(recipe, teacher), key_of(changed, here), f"{named}-{code:08x}", changed)
+    by_hand = _changed_by_hand(plain, changed)
+    return Cell(key_of(recipe, teacher), key_of(changed, here), f"{named}-{code:08x}", changed, settings=by_hand)
+
+
+def _changed_by_hand(plain: Recipe, changed: Recipe) -> str:
+    """Return the settings in which a run is another than its plan's, as text; another seed is none."""
+    before, now = flat(plain), flat(changed)
+    keys = [key for key in now if now[key] != before.get(key) and key not in (*INCIDENTAL, "training.seed")]
+    return ", ".join(f"{key}={toml_value(now[key])}" for key in keys)
 
 
 def _dense(name: str, scale: str, where: Where, settings: Sequence[str]) -> Cell:

@@ -1,12 +1,13 @@
 """Rows: what the runs of the plans found, flat, and what earlier results hold that fits a cell."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from pwoa.errors import InputError
 from pwoa.paper.plan import ATTACKS, TEACHER, Cell, Key, Plan, find_teacher, known_teachers, published_row
 from pwoa.recipe import recorded_recipe, records_recipe
+from pwoa.runs.folder import TEACHER as OF_TEACHER
 from pwoa.runs.folder import Run
 from pwoa.storage.folder import RESULT, Folder
 from pwoa.storage.reading import read_json
@@ -14,6 +15,9 @@ from pwoa.sweep.rows import accuracies, epochs_of
 
 ROWS, PLANE = "paper.json", "paper-hsic.json"
 """What the files of rows, and of the points of the HSIC plane, are called."""
+
+SHORT = 12
+"""So many letters of a fingerprint stand in a row."""
 
 Row = dict[str, Any]
 
@@ -37,7 +41,7 @@ def row_of(plan: str, cell: Cell, scale: str, folder: Path) -> Row:
         return {
             **_head(plan, cell, recipe.training.seed, epochs_of(recipe)),
             **_measured(found, result["images"], fewer),
-            "paper_autoattack": published_row(plan, cell.paper).get("autoattack"),
+            "paper_autoattack": published_row(plan, cell.paper).get("autoattack") if cell.comparable else None,
             "training_seconds": round(result["training_seconds"], 1),
             "evaluation_seconds": round(result.get("evaluation_seconds", 0.0), 1),
             "parameters": result.get("parameters"),
@@ -46,6 +50,8 @@ def row_of(plan: str, cell: Cell, scale: str, folder: Path) -> Row:
             "device": result["device"],
             "scale": scale,
             "run": cell.run,
+            "settings": cell.settings,
+            "fingerprint": teacher_of(folder / cell.run) if cell.key.teacher else None,
         }
     except (LookupError, TypeError, AttributeError):
         raise InputError(
@@ -64,7 +70,7 @@ def teacher_row(plan: str, cell: Cell, scale: str, evaluation: Path) -> Row:
         return {
             **_head(plan, dense, cell.recipe.seeded_evaluation().seed, "0"),
             **_measured(found, result["images"], fewer),
-            "paper_autoattack": published_row("pretrained", paper).get("autoattack"),
+            "paper_autoattack": published_row("pretrained", paper).get("autoattack") if dense.comparable else None,
             "training_seconds": 0.0,
             "evaluation_seconds": round(sum(row["seconds"] or 0.0 for row in result["attacks"]), 1),
             "overall_rate": 1.0,
@@ -72,7 +78,7 @@ def teacher_row(plan: str, cell: Cell, scale: str, evaluation: Path) -> Row:
             "device": result["device"],
             "scale": scale,
             "run": dense.run,
-            "fingerprint": result["model"][:12],
+            "fingerprint": result["model"][:SHORT],
         }
     except (LookupError, TypeError, AttributeError):
         raise InputError(f"{evaluation / RESULT} is damaged; remove {evaluation} to measure it again") from None
@@ -80,6 +86,11 @@ def teacher_row(plan: str, cell: Cell, scale: str, evaluation: Path) -> Row:
 
 class _Evaluation(Folder):
     kind = "evaluation"
+
+
+def teacher_of(run: Path) -> str:
+    """Return the fingerprint of the teacher that a run pruned, as rows have it."""
+    return str(Run(run).read_json(OF_TEACHER)["teacher"])[:SHORT]
 
 
 def dense_key(key: Key) -> Key:
@@ -119,11 +130,13 @@ def _rounded(value: float | None) -> float | None:
 def plane_rows(plan: str, cell: Cell, folder: Path) -> list[Row]:
     """Return the points of a run in the HSIC plane, the teacher's own first, epoch by epoch."""
     key, rows = cell.key, list[Row]()
+    fingerprint = teacher_of(folder / cell.run)
     for line in Run(folder / cell.run).metrics():
         for point in (line.get("start", {}), line):
             if {"hsic_x_last", "hsic_y_last"} <= point.keys():
                 head: Row = {"table": plan, "dataset": key.dataset, "architecture": key.architecture}
                 head |= {"teacher": key.teacher, "objective": key.objective, "rate": key.rate, "run": cell.run}
+                head["fingerprint"] = fingerprint
                 where = {"stage": line["stage"] if point is line else "start", "epoch": line["epoch"]}
                 rows.append({**head, **where, "hsic_x": point["hsic_x_last"], "hsic_y": point["hsic_y_last"]})
     return rows
@@ -157,7 +170,8 @@ def merged(before: Iterable[Row], new: Iterable[Row]) -> list[Row]:
     """Return rows with new ones added; of a table and run there is one row, the new one."""
 
     def which(row: Row) -> tuple[Any, ...]:
-        return tuple(row.get(key) for key in ("table", "run", "teacher", "scale", "seed", "stage", "epoch"))
+        own = ("table", "run", "teacher", "fingerprint", "scale", "seed", "stage", "epoch")
+        return tuple(row.get(key) for key in own)
 
     return list({which(row): row for row in (*before, *new)}.values())
 
@@ -171,12 +185,20 @@ def fits(row: Mapping[str, Any], key: Key) -> bool:
 def other_rows(folder: Path, plans: Sequence[Plan]) -> list[Row]:
     """Return what the other files of results hold that fits a cell of the plans."""
     found = [*_mnist_rate4(folder), *_ablations(folder), *_competition(folder), *_teachers(folder)]
-    rows = []
-    for plan in plans:
-        keys = [cell.key for cell in plan.cells]
-        keys += [dense_key(key) for key in keys if key.teacher]
-        rows += [{"table": plan.name, **row} for row in found if any(fits(row, key) for key in keys)]
-    return rows
+    keys = {cell.key for plan in plans for cell in plan.cells}
+    keys |= {dense_key(key) for key in keys if key.teacher}
+    return [row for row in found if any(fits(row, key) for key in keys)]
+
+
+def of_these_teachers(rows: Iterable[Row], at_hand: Callable[[str], str | None]) -> list[Row]:
+    """Leave out rows of other teachers of the same name, whose numbers are not comparable.
+
+    What counts is the teacher that is at hand, by its fingerprint, or else the last one that the rows have.
+    """
+    everything = list(rows)
+    last = {row["teacher"]: row["fingerprint"] for row in everything if row.get("fingerprint")}
+    own = {name: at_hand(name) or fingerprint for name, fingerprint in last.items()}
+    return [row for row in everything if row.get("fingerprint") in (None, own.get(row["teacher"]))]
 
 
 def _mnist_rate4(folder: Path) -> list[Row]:

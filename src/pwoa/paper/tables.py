@@ -72,7 +72,7 @@ def _latex(text: str) -> str:
 class Found:
     """What there is for a line: the mean over the seeds, and the rows it is of.
 
-    to_scale: whether they were trained for another number of epochs than the paper's, or are on other data.
+    to_scale: whether they have other epochs or settings than the paper's, or are on other data.
     """
 
     values: Mapping[str, float | None]
@@ -85,17 +85,28 @@ class Found:
         return "autoattack" if self.values.get("autoattack") is not None else "strong"
 
 
-def find(rows: Sequence[Row], table: str, cell: Cell) -> Found | None:
-    """Return the best that the rows have for a line: the longest training, then the most images."""
-    own = [row for row in rows if row["table"] == table and fits(row, cell.key)]
-    groups: dict[tuple[str, Any, Any], list[Row]] = {}
-    for row in own:
-        groups.setdefault((row["epochs"], row["n"], row.get("source")), []).append(row)
+_ALIKE = ("epochs", "n", "source", "settings")
+"""What rows have in common of which a line is the mean; they differ in the seed."""
+
+
+def find(rows: Sequence[Row], cell: Cell) -> Found | None:
+    """Return the best that the rows have for a line, whichever table they were measured for.
+
+    That is with the settings asked for, then the longest training, then the most attacks and images.
+    """
+    groups: dict[tuple[Any, ...], list[Row]] = {}
+    for row in {_run_of(row): row for row in rows if fits(row, cell.key)}.values():
+        groups.setdefault(tuple(row.get(key) or "" for key in _ALIKE), []).append(row)
     if not groups:
         return None
-    whole = cell.key == cell.paper
+
+    def worth(which: tuple[Any, ...]) -> tuple[Any, ...]:
+        epochs, images, source, settings = which
+        return not source, settings == cell.settings, _total(epochs), _known(groups[which]), images
+
+    best = max(groups, key=worth)
+    whole = cell.key == cell.paper and not best[-1]
     paper = "0" if cell.key.method == TEACHER else _paper_epochs(cell)
-    best = max(groups, key=lambda which: (which[2] is None, _total(which[0]), _known(groups[which]), which[1]))
     chosen = groups.pop(best)
     values = _values(chosen)
     if cell.key.method == TEACHER:  # which is the same network wherever it was measured
@@ -104,6 +115,11 @@ def find(rows: Sequence[Row], table: str, cell: Cell) -> Found | None:
             chosen += others if any(value is not None for value in more.values()) else []
             values |= more
     return Found(values, tuple(chosen), not whole or best[0] != paper)
+
+
+def _run_of(row: Row) -> tuple[Any, ...]:
+    """Return what tells the run of a row from others; several tables may have it."""
+    return tuple(row.get(key) for key in ("run", "scale", "seed", *_ALIKE))
 
 
 def _values(rows: Sequence[Row]) -> dict[str, float | None]:
@@ -136,13 +152,13 @@ def table_of(plan: Plan, rows: Sequence[Row]) -> Table:
     """Return the table of a plan: a line for each cell, measured or not, headed by its teachers."""
     if plan.show == "parameters":
         return parameters()
-    found = {cell: find(rows, plan.name, cell) for cell in plan.cells}
-    dense = {cell: find(rows, plan.name, _dense(cell)) for cell in plan.cells if cell.key.teacher}
+    found = {cell: find(rows, cell) for cell in plan.cells}
+    dense = {cell: find(rows, _dense(cell)) for cell in plan.cells if cell.key.teacher}
     attacks = [attack for attack in ATTACKS if plan.name != "apd" or attack in ("natural", "pgd10", "autoattack")]
     lines, shown = [], set[Key]()
     for cell in plan.cells:
         teacher = dense.get(cell)
-        if not cell.measures and teacher and dense_key(cell.key) not in shown:
+        if not cell.measures and cell.key.teacher and dense_key(cell.key) not in shown:
             shown.add(dense_key(cell.key))
             lines.append(_line(plan.name, _dense(cell), teacher, None, attacks))
         lines.append(_line(plan.name, cell, found[cell], teacher, attacks))
@@ -159,7 +175,7 @@ def _line(
     table: str, cell: Cell, found: Found | None, teacher: Found | None, attacks: Sequence[str]
 ) -> tuple[str, ...]:
     dense = cell.key.method == TEACHER
-    paper = published_row("pretrained" if dense else table, cell.paper) if _comparable(cell) else {}
+    paper = published_row("pretrained" if dense else table, cell.paper) if cell.comparable else {}
     values = found.values if found else {}
     cells = [_name(cell.key if dense else cell.paper) + (" †" if found and found.to_scale else "")]
     for attack in attacks:
@@ -173,16 +189,17 @@ def _line(
         epochs = str(found.rows[0]["epochs"]) if not dense else ""
         times = [row["training_seconds"] for row in found.rows if row.get("training_seconds")]
         seconds = f"{statistics.mean(times):,.0f} s" if times else ""
-        runs = ", ".join(dict.fromkeys(str(row.get("run") or row.get("source")) for row in found.rows))
+        runs = ", ".join(dict.fromkeys(map(_origin, found.rows)))
     if paper.get("hours"):
         seconds = f"{seconds} ({paper['hours']:g} h)".strip()
     kept = "" if dense else _retention(found, teacher, paper, cell.paper)
     return (*cells, interval, kept, epochs, seconds, runs)
 
 
-def _comparable(cell: Cell) -> bool:
-    """Tell whether a line is of the paper's data, or a part of it: in a rehearsal, most are not."""
-    return cell.key.dataset.partition("-")[0] == cell.paper.dataset
+def _origin(row: Row) -> str:
+    """Return the run behind a row, and the settings that were changed by hand; or the file that it is from."""
+    settings = f" ({row['settings']})" if row.get("settings") else ""
+    return f"{row.get('run') or row.get('source')}{settings}"
 
 
 def _name(key: Key) -> str:
@@ -229,8 +246,8 @@ def _notes(plan: Plan, found: Sequence[Found | None]) -> tuple[str, ...]:
     there = [one for one in found if one]
     notes = ["Accuracy in percent; in brackets the paper's, and the difference. The interval is of the last attack."]
     if any(one.to_scale for one in there):
-        notes.append("† to scale: other epochs, or other data, than the paper's.")
-    if not all(map(_comparable, plan.cells)):
+        notes.append("† to scale: other epochs, settings or data than the paper's.")
+    if not all(cell.comparable for cell in plan.cells):
         notes.append("A rehearsal on other data than the paper's, so its numbers are left out.")
     if any(one.values.get("autoattack") is None and one.values.get("strong") is not None for one in there):
         notes.append("Where AutoAttack was not run, its column has strong: APGD-CE and APGD-T.")

@@ -6,8 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from pwoa.errors import InputError
-from pwoa.models.checkpoints.folder import WEIGHTS
+from pwoa.models.checkpoints.folder import WEIGHTS, fingerprint
+from pwoa.models.load import kind_of, load_model
 from pwoa.paper.plan import find_teacher
+from pwoa.paper.rows import SHORT
 from pwoa.recipe import load_recipe
 from pwoa.storage.folder import RESULT
 from pwoa.storage.reading import open_file
@@ -26,6 +28,7 @@ class Teachers:
         if given is not None and not given.is_dir():
             raise InputError(f"--teachers {given} is no folder; give the one that holds the teachers' files, by name")
         self._given, self.trained = given, trained
+        self._fingerprints: dict[str, str | None] = {}
         self._hashes = {str(row["name"]): str(row["sha256"]) for row in known if row.get("sha256")}
 
     def find(self, name: str) -> Path | None:
@@ -46,6 +49,16 @@ class Teachers:
     def missing(self, names: Iterable[str]) -> list[str]:
         """Return those of the teachers that are not there."""
         return [name for name in dict.fromkeys(names) if self.find(name) is None]
+
+    def fingerprint(self, name: str) -> str | None:
+        """Return the fingerprint of a teacher that is at hand, as rows have it; None for one that is not."""
+        if name not in self._fingerprints:
+            path, architecture = self.find(name), find_teacher(name).architecture
+            known = None
+            if path is not None:
+                known = fingerprint(load_model(path, architecture=architecture if kind_of(path) == "file" else None))
+            self._fingerprints[name] = known and known[:SHORT]
+        return self._fingerprints[name]
 
     def notes(self, names: Iterable[str]) -> list[str]:
         """Tell which of the teachers are not the ones whose hash is known from earlier results."""

@@ -31,12 +31,11 @@ from pwoa.report.story import (
     whole,
     words,
 )
-from pwoa.runs.folder import Run
+from pwoa.runs.folder import METRICS, TEACHER, Run
 from pwoa.storage.folder import RESULT, unsealed
 from pwoa.storage.reading import TEXT_LIMIT, parse_json, read_bytes, read_json
 from pwoa.threat import Threat
 
-METRICS, TEACHER = "metrics.jsonl", "teacher.json"
 MOST = 200
 """How many folders a page tells of."""
 _OF_RUN = (RECIPE, TEACHER, METRICS, DESCRIPTION, WEIGHTS, "evaluation")

@@ -144,12 +144,16 @@ def _labels(radii: Sequence[float], norm: str) -> tuple[list[float], list[str]]:
 
 @dataclass(frozen=True)
 class Line:
-    """A line of a panel: its points, each with a word beside it if there is one; `published` ones are dashed."""
+    """A line of a panel: its points, each with a word beside it if there is one; `published` ones are dashed.
+
+    way: it is a way from a first point to a last one, so that those with words stand out from the others.
+    """
 
     x: Sequence[float]
     y: Sequence[float]
     words: Sequence[str] = ()
     published: bool = False
+    way: bool = False
 
 
 def line_panels(
@@ -175,10 +179,16 @@ def line_panels(
             number = names.index(name)
             look: dict[str, Any] = {"color": _COLOURS[number % len(_COLOURS)], "marker": _MARKS[number % len(_MARKS)]}
             look |= {"linestyle": "--", "markerfacecolor": "white", "alpha": 0.7} if line.published else {}
-            (shown[name],) = axes.plot(line.x, line.y, markersize=5, label=name, **look)
+            size = {"markersize": 2, "linewidth": 0.7} if line.way else {"markersize": 5}
+            (shown[name],) = axes.plot(line.x, line.y, label=name, **size, **look)
             for place, word in enumerate(line.words):
                 where = (line.x[place], line.y[place])
-                axes.annotate(word, where, textcoords="offset points", xytext=(5, 4), fontsize=7, color=look["color"])
+                look_of_word: dict[str, Any] = {"color": look["color"], "xytext": (5, 4)}
+                if line.way and word:
+                    _stand_out(axes, where, look, first=place == 0)
+                    up = line.y[place] > line.y[0]
+                    look_of_word = {"xytext": (-6, 6) if up else (7, -12), "ha": "right" if up else "left"}
+                axes.annotate(word, where, textcoords="offset points", fontsize=7, zorder=6, **look_of_word)
         if doubling:
             values = sorted({value for line in lines.values() for value in line.x})
             axes.set_xscale("log", base=2)
@@ -189,6 +199,12 @@ def line_panels(
         axes.set_axisbelow(True)
     figure.legend(shown.values(), shown.keys(), loc="outside lower center", ncols=min(len(shown), 4), frameon=False)
     _save(figure, Path(path))
+
+
+def _stand_out(axes: Any, where: tuple[float, float], look: Mapping[str, Any], first: bool) -> None:
+    """Mark a point of a way: with a star where it begins, which others may share, and else large."""
+    own = {"marker": "*", "color": "black", "markersize": 11} if first else {**look, "markersize": 7}
+    axes.plot(*where, linestyle="", markeredgecolor="black", zorder=5, **own)
 
 
 def save_figures(figures: Mapping[str, Figure], folder: Path, formats: Sequence[str]) -> None:

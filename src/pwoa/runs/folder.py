@@ -43,7 +43,7 @@ from pwoa.storage.folder import RESULT, Folder, appending, naming, replacing
 from pwoa.storage.reading import TEXT_LIMIT, open_file, read_bytes, read_toml
 
 CURVES = "tensorboard"
-_TEACHER, _METRICS, _STATE = "teacher.json", "metrics.jsonl", Path("checkpoint") / "state.pt"
+TEACHER, METRICS, _STATE = "teacher.json", "metrics.jsonl", Path("checkpoint") / "state.pt"
 METRICS_CHECKSUM = "metrics_checksum"
 """The key in result.json that holds the SHA-256 of metrics.jsonl."""
 _MAGIC, _HASH = b"pwoa state 2\n", 32
@@ -172,7 +172,7 @@ class Run(Folder):
     """One run folder. Opening it creates nothing; `begin` does, once everything given has been checked."""
 
     kind = "run"
-    marks = (_TEACHER, RECIPE)
+    marks = (TEACHER, RECIPE)
     passing = (_STATE.parent.name,)
 
     @classmethod
@@ -194,7 +194,7 @@ class Run(Folder):
 
     def differences(self, recipe: Recipe, identity: Mapping[str, str]) -> dict[str, tuple[Any, Any]]:
         """Return in what a started run is not this one: settings, the teacher, the data; there, and here."""
-        known, recorded = self.read_json(_TEACHER), recorded_recipe(self.path)
+        known, recorded = self.read_json(TEACHER), recorded_recipe(self.path)
         recorded = find_method(recorded.method).complete(recorded)  # a version before may have had fewer settings
         settings = recorded.differences(recipe)
         for name, now in identity.items():
@@ -207,7 +207,7 @@ class Run(Folder):
     def begin(self, recipe: Recipe, teacher: Mapping[str, Any]) -> None:
         """Create the folder; its recipe is written last, so a folder with a recipe is complete."""
         self.make()
-        self.write_json(_TEACHER, teacher)
+        self.write_json(TEACHER, teacher)
         self.write_text(RECIPE, sealed_toml(recipe))
 
     def result(self) -> dict[str, Any]:
@@ -227,14 +227,14 @@ class Run(Folder):
 
     def log(self, line: Mapping[str, Any]) -> None:
         """Append a line to metrics.jsonl."""
-        with naming(self.path), appending(self.path / _METRICS) as file:
+        with naming(self.path), appending(self.path / METRICS) as file:
             file.write(json.dumps(line).encode() + b"\n")
 
     def metrics(self) -> list[dict[str, Any]]:
         """Return the lines of metrics.jsonl."""
-        path = self.path / _METRICS
+        path = self.path / METRICS
         content = read_bytes(path, TEXT_LIMIT).splitlines() if path.exists() else []
-        lines = [self.parse(line, _METRICS) for line in content]
+        lines = [self.parse(line, METRICS) for line in content]
         result = self.read_json(RESULT) if self.finished else {}
         epochs = result.get("trained_epochs", len(lines))
         if epochs != len(lines):
@@ -250,18 +250,18 @@ class Run(Folder):
         Example: `Run("runs/mine").check_metrics(Run("runs/mine").result())`.
         """
         if METRICS_CHECKSUM in result and result[METRICS_CHECKSUM] != self._metrics_hash():
-            raise InputError(f"{self.path / _METRICS} is not as its run wrote it; put it back, or run it anew")
+            raise InputError(f"{self.path / METRICS} is not as its run wrote it; put it back, or run it anew")
 
     def _metrics_hash(self) -> str:
-        path = self.path / _METRICS
+        path = self.path / METRICS
         return hashlib.sha256(read_bytes(path, TEXT_LIMIT) if path.exists() else b"").hexdigest()
 
     def keep_metrics(self, lines: Sequence[Mapping[str, Any]]) -> bool:
         """Leave exactly these lines in metrics.jsonl; tell whether they were all there."""
-        path, wanted = self.path / _METRICS, "".join(json.dumps(line) + "\n" for line in lines)
+        path, wanted = self.path / METRICS, "".join(json.dumps(line) + "\n" for line in lines)
         content = read_bytes(path, TEXT_LIMIT) if path.is_file() else b""
         if content != wanted.encode():
-            self.write_text(_METRICS, wanted)
+            self.write_text(METRICS, wanted)
         return content.startswith(wanted.encode())
 
     def resuming(self) -> str:
@@ -318,16 +318,16 @@ class Run(Folder):
         written = {f"{name}.{key}" for name, section in tree.items() if isinstance(section, dict) for key in section}
         kept = {key: value for key, value in recipe.items() if key in written | tree.keys() and key not in INCIDENTAL}
         text = json.dumps(kept)
-        return hashlib.sha256(text.encode() + read_bytes(self.path / _TEACHER, TEXT_LIMIT)).digest()
+        return hashlib.sha256(text.encode() + read_bytes(self.path / TEACHER, TEXT_LIMIT)).digest()
 
     def _files_hash(self) -> str:
         """Return a hash of what the run is, as its files say it: these stay when settings are added later."""
-        parts = (read_bytes(self.path / name, TEXT_LIMIT) for name in (RECIPE, _TEACHER))
+        parts = (read_bytes(self.path / name, TEXT_LIMIT) for name in (RECIPE, TEACHER))
         return hashlib.sha256(b"\0".join(parts)).hexdigest()
 
     def discard(self) -> None:
         """Remove all that the run has written so far, so that the folder can be given to another."""
-        for name in (*reversed(self.marks), _METRICS):
+        for name in (*reversed(self.marks), METRICS):
             (self.path / name).unlink(missing_ok=True)
         for folder in ((self.path / _STATE).parent, self.path / CURVES):
             shutil.rmtree(folder, ignore_errors=True)

@@ -58,6 +58,7 @@ __all__ = [
     "sweep_points",
     "teacher_folder",
     "teacher_row",
+    "time_after",
 ]
 
 ROWS, TEACHERS = "rows.json", "teachers"
@@ -103,19 +104,26 @@ def sweep(
     minutes: after so many what is running is stopped, to be resumed, and nothing more is begun.
     """
     points = expand(path, settings)
-    places = Places(on, jobs, address, retries, minutes)
+    places = Places(on, jobs, address, retries, time_after(minutes))
     return sweep_points(points, folder, places, progress)
 
 
 @dataclass(frozen=True)
 class Places:
-    """Where the runs of a sweep are carried out, and how long; as the arguments of `sweep` have it."""
+    """Where the runs of a sweep are carried out, as the arguments of `sweep` have it, and until when."""
 
     on: str = "local"
     jobs: int = 0
     address: str | None = None
     retries: int = 2
-    minutes: float | None = None
+    until: float = math.inf
+
+
+def time_after(minutes: float | None) -> float:
+    """Return the time so many minutes from now, by the clock of `time.monotonic`; without any, there is no end."""
+    if minutes is not None and not minutes > 0:
+        raise InputError(f"--minutes {minutes:g}: give a number above 0, or leave it out")
+    return math.inf if minutes is None else time.monotonic() + 60 * minutes
 
 
 def sweep_points(
@@ -248,10 +256,7 @@ def _sweep(points: Sequence[Point], folder: Path, launch: Launch, progress: Prog
 
 
 def _launch(places: Places) -> Launch:
-    minutes, retries = places.minutes, places.retries
-    if minutes is not None and not minutes > 0:
-        raise InputError(f"--minutes {minutes:g}: give a number above 0, or leave it out")
-    until = math.inf if minutes is None else time.monotonic() + 60 * minutes
+    retries, until = places.retries, places.until
     if places.on == "local":
         if places.address is not None:
             raise InputError(f"--address {places.address} goes with --on ray")
