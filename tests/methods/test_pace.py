@@ -1,5 +1,6 @@
 """Low rates take fewer epochs and lower learning rates, where a recipe says so."""
 
+import tomllib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from pwoa.errors import InputError
 from pwoa.methods import METHODS
 from pwoa.methods.pace import pace_notes, paced
 from pwoa.methods.pwoa import Pwoa
-from pwoa.recipe import Recipe, flat, load_recipe, recorded_recipe
+from pwoa.recipe import Recipe, flat, load_recipe, recorded_recipe, to_toml
 
 Make = Callable[..., Recipe]
 
@@ -21,6 +22,11 @@ Make = Callable[..., Recipe]
 def at(rate: float, **changes: object) -> Recipe:
     given = {name.replace("__", "."): value for name, value in changes.items()}
     return load_recipe("cifar10-robust").with_settings({"sparsity.rate": rate, **given})
+
+
+def written(recipe: Recipe) -> Recipe:
+    """Return the recipe as a file says it."""
+    return Recipe().with_tree(tomllib.loads(to_toml(recipe)), "a file")
 
 
 class TestTheRule:
@@ -61,7 +67,9 @@ class TestTheRule:
         assert paced(at(4.0, search__start_rate=0)).search.epochs == 6
 
     def test_an_allocation_is_learned_in_fewer_epochs_too(self) -> None:
-        epochs = [paced(at(rate, search__allocation_epochs=6)).search.allocation_epochs for rate in (4.0, 8.0, 16.0)]
+        epochs = [
+            paced(written(at(rate, search__allocation_epochs=6))).search.allocation_epochs for rate in (4.0, 8.0, 16.0)
+        ]
         assert epochs == [2, 4, 6]
 
     @pytest.mark.parametrize(("full", "start"), [(0.5, 0.0), (1.0, 0.0), (2.0, 2.0), (1.5, 4.0)])
@@ -73,11 +81,25 @@ class TestTheRule:
     @pytest.mark.parametrize("key", ["search.epochs", "search.learning_rate", "finetune.epochs", "search.rho_growth"])
     def test_what_somebody_chose_stays_and_the_rest_is_as_before(self, key: str) -> None:
         value = {"search.epochs": 20, "search.learning_rate": 0.7, "finetune.epochs": 5, "search.rho_growth": 1.3}[key]
-        recipe = at(4.0).with_settings({key: value})
-        now, before = flat(paced(recipe, [key])), flat(paced(at(4.0)))
-        different = {name for name in now if now[name] != before[name]}
-        assert now[key] == value
-        assert different == {key, "search.rho_growth"} if key == "search.epochs" else {key}
+        section, _, name = key.partition(".")
+        before = flat(paced(at(4.0)))
+        for given in ({key: value}, {section: {name: value}}, [f"{key}={value}"], [f"{section}={{{name}={value}}}"]):
+            now = flat(paced(at(4.0).with_settings(given).with_settings({"training.seed": 0})))
+            different = {name for name in now if now[name] != before[name]}
+            assert now[key] == value
+            assert different == ({key, "search.rho_growth"} if key == "search.epochs" else {key})
+
+    def test_what_a_file_says_beside_a_full_rate_is_for_that_rate(self, tmp_path: Path) -> None:
+        file = tmp_path / "own.toml"
+        file.write_text("[sparsity]\nrate = 4\n[search]\nepochs = 30\nfull_rate = 16\n")
+        assert paced(load_recipe(file)).search.epochs == 15
+
+    def test_what_was_given_makes_no_other_recipe(self) -> None:
+        given = Recipe().with_settings({"search.epochs": 50})
+        assert given == Recipe()
+        assert hash(given) == hash(Recipe())
+        assert "given" not in flat(given)
+        assert load_recipe(given).given == {"search.epochs"}
 
     def test_what_comes_back_is_for_its_rate(self) -> None:
         once = paced(at(4.0))
@@ -86,13 +108,14 @@ class TestTheRule:
 
 
 def test_a_run_says_what_is_other_than_in_the_recipe() -> None:
-    asked, rest = at(4.0), "; what you set yourself stays, and search.full_rate=0 takes all as the recipe says"
+    asked, rest = at(4.0), "; what is set on top of a recipe stays, and search.full_rate=0 takes all as the recipe says"
     begin = "rate 4 is below search.full_rate, 16: "
     assert pace_notes(asked, Pwoa.complete(asked)) == [
         f"{begin}epochs 4 + 2 instead of 12 + 4, learning rates 0.025 and 0.025 instead of 0.1 and 0.1{rest}"
     ]
     given = {"search.epochs": 12, "finetune.epochs": 4, "search.learning_rate": 0.1}
-    assert pace_notes(asked, Pwoa.complete(asked, given)) == [
+    asked = asked.with_settings(given)
+    assert pace_notes(asked, Pwoa.complete(asked)) == [
         f"{begin}learning rates 0.1 and 0.025 instead of 0.1 and 0.1{rest}"
     ]
     for recipe in (at(16.0), at(4.0, search__full_rate=0)):
@@ -127,6 +150,7 @@ def test_a_run_does_it_and_its_recipe_says_what_was_done(
         finetune__learning_rate=0.064,
         sparsity__rate=4.0,
     )
+    recipe = written(recipe)
     result = pwoa.prune(tiny_teacher, tiny_data, recipe=recipe, folder=tmp_path / "run", progress=told)
     taken = [line["stage"] for line in result.metrics if "epoch" in line]
     assert {name: taken.count(name) for name in stages} == stages
@@ -144,7 +168,7 @@ def test_a_run_does_it_and_its_recipe_says_what_was_done(
 def test_epochs_that_are_set_are_those_that_are_trained(
     tmp_path: Path, tiny_teacher: nn.Module, tiny_data: Data, quick: Make
 ) -> None:
-    recipe = quick(search__epochs=6, search__full_rate=64.0, finetune__epochs=6, sparsity__rate=4.0)
-    folder = tmp_path / "run"
-    result = pwoa.prune(tiny_teacher, tiny_data, recipe=recipe, settings={"finetune.epochs": 3}, folder=folder)
+    recipe = written(quick(search__epochs=6, search__full_rate=64.0, finetune__epochs=6, sparsity__rate=4.0))
+    folder, given = tmp_path / "run", {"finetune": {"epochs": 3}}
+    result = pwoa.prune(tiny_teacher, tiny_data, recipe=recipe, settings=given, folder=folder)
     assert [line["stage"] for line in result.metrics] == ["search"] * 2 + ["finetune"] * 3

@@ -21,6 +21,7 @@ from pwoa.errors import InputError
 from pwoa.methods import find_method
 from pwoa.recipe import load_recipe, to_toml
 from pwoa.report.table import text_table
+from pwoa.runs.folder import Run
 from pwoa.storage.folder import held
 from pwoa.sweep import sweep
 from pwoa.sweep.grid import expand
@@ -257,6 +258,10 @@ def test_what_a_method_is_not_meant_for_is_told_once(
     sweep(write(tmp_path, text), tmp_path / "runs", progress=told)
     notes = [line for line in told.said if line.startswith("note: ")]
     assert notes == ["note: hydra is trained otherwise than in its preset cifar10-hydra: search.epochs = 3 (20)"]
+    text = 'recipe = "cifar10-robust"\n[grid]\nsparsity.rate = [4, 16]\ntraining.seed = [0, 1]\n'
+    sweep(write(tmp_path, text), tmp_path / "paced", progress=told)
+    (note,) = [line for line in told.said if line.startswith("note: ") and line not in notes]
+    assert note.startswith("note: rate 4 is below search.full_rate, 16: epochs 4 + 2 instead of 12 + 4, ")
 
 
 @pytest.mark.parametrize("data", ["mnist", "cifar10", "cifar100"])
@@ -588,6 +593,20 @@ def test_finished_runs_are_skipped_and_failed_ones_left_out(tmp_path: Path, few:
     differs = r"holds another run \(finetune\.learning_rate: there 0\.01, now 0\.02\); choose another --out"
     with pytest.raises(InputError, match=differs):
         sweep(changed, tmp_path / "runs")
+
+
+def test_runs_that_began_before_a_method_had_more_settings_go_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun: list[str] = []
+    monkeypatch.setattr("pwoa.sweep.run_here", lambda tasks, *rest: begun.extend(task.name for task in tasks))
+    text = '[set]\nmethod = "lbgat"\ndata.name = "mnist-mini"\n[grid]\ntraining.seed = [0]\n'
+    grid = write(tmp_path, text)
+    (point,) = expand(grid)
+    assert point.recipe.own
+    Run(tmp_path / "runs" / point.name).begin(dataclasses.replace(point.recipe, own=()), {})
+    sweep(grid, tmp_path / "runs")
+    assert begun == [point.name]
 
 
 def test_rows_are_told_apart_by_the_values_of_the_grid(tmp_path: Path) -> None:

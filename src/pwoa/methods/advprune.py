@@ -6,7 +6,6 @@ pruning. Magnitude pruning with fine-tuning is the plain baseline (Han et al. 20
 """
 
 import dataclasses
-from collections.abc import Collection
 from typing import ClassVar
 
 from torch import nn
@@ -44,7 +43,7 @@ class Magnitude(AdvPrune):
         return False
 
     @classmethod
-    def pace(cls, recipe: Recipe, given: Collection[str]) -> Recipe:
+    def pace(cls, recipe: Recipe) -> Recipe:
         return recipe  # there is no search
 
     @classmethod

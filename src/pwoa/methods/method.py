@@ -1,6 +1,5 @@
 """What a method declares of itself: its name, its own settings, which others it uses, hints, and the files it reads."""
 
-from collections.abc import Collection
 from typing import ClassVar
 
 from torch import nn
@@ -35,11 +34,8 @@ class Method:
         return used and not (cls.ignores and setting.startswith(cls.ignores))
 
     @classmethod
-    def complete(cls, recipe: Recipe, given: Collection[str] = ()) -> Recipe:
-        """Return the recipe with every setting of the method's own section, checked, and what follows from others.
-
-        given: the settings that somebody chose, which stay as they are.
-        """
+    def complete(cls, recipe: Recipe) -> Recipe:
+        """Return the recipe with every setting of the method's own section, checked, and what follows from others."""
         if cls.settings is not None:
             return recipe.with_own(recipe.own_settings(cls.settings))
         if recipe.own:

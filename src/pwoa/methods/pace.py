@@ -1,7 +1,6 @@
 """How long a search and its fine-tuning take at a rate, where the recipe says it for a higher one."""
 
 import math
-from collections.abc import Collection
 from typing import Any
 
 from pwoa.recipe.sections import Recipe
@@ -12,12 +11,12 @@ _MULTIPLY_ADDS = 2
 """A budget of multiply-adds is about as hard to meet as one of weights at this many times the rate."""
 
 
-def paced(recipe: Recipe, given: Collection[str] = ()) -> Recipe:
+def paced(recipe: Recipe) -> Recipe:
     """Return the recipe with the epochs and the learning rates for its own rate, which may be below `search.full_rate`.
 
     Epochs follow the logarithm of the rate, from `search.start_rate` on, and learning rates the rate. ρ, with fewer
-    updates, grows faster: to the same. The settings that are `given` stay as they are. What comes back is for this
-    rate, so its `search.full_rate` is 0.
+    updates, grows faster: to the same. Settings that were given on top of a preset or a file stay as they are. What
+    comes back is for this rate, so its `search.full_rate` is 0.
     """
     search, finetune, sparsity = recipe.search, recipe.finetune, recipe.sparsity
     rate = sparsity.rate * (_MULTIPLY_ADDS if sparsity.budget == "macs" else 1)
@@ -29,7 +28,7 @@ def paced(recipe: Recipe, given: Collection[str] = ()) -> Recipe:
     def some(epochs: int) -> int:
         return math.ceil(round(share * epochs, 9))
 
-    epochs = search.epochs if "search.epochs" in given else some(search.epochs)
+    epochs = search.epochs if "search.epochs" in recipe.given else some(search.epochs)
     taken: dict[str, Any] = {
         "search.epochs": epochs,
         "search.allocation_epochs": some(search.allocation_epochs),
@@ -38,7 +37,7 @@ def paced(recipe: Recipe, given: Collection[str] = ()) -> Recipe:
         "finetune.epochs": some(finetune.epochs),
         "finetune.learning_rate": finetune.learning_rate * part,
     }
-    taken = {key: value for key, value in taken.items() if key not in given}
+    taken = {key: value for key, value in taken.items() if key not in recipe.given}
     return recipe.with_settings({**taken, "search.full_rate": 0.0})
 
 
@@ -57,5 +56,5 @@ def pace_notes(asked: Recipe, taken: Recipe) -> list[str]:
         return []
     return [
         f"rate {asked.sparsity.rate:g} is below search.full_rate, {asked.search.full_rate:g}: {', '.join(changes)}; "
-        "what you set yourself stays, and search.full_rate=0 takes all as the recipe says"
+        "what is set on top of a recipe stays, and search.full_rate=0 takes all as the recipe says"
     ]

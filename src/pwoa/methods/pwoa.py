@@ -9,7 +9,7 @@ constraint tightens gradually (`search.start_rate`), a stage before the search l
 (`sparsity.allocation = "learned"`), and low rates take fewer epochs (`search.full_rate`).
 """
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, dataclass, replace
 from typing import Any, ClassVar
@@ -164,15 +164,15 @@ class Pwoa(PruningMethod):
         return recipe.sparsity.allocation == LEARNED
 
     @classmethod
-    def complete(cls, recipe: Recipe, given: Collection[str] = ()) -> Recipe:
+    def complete(cls, recipe: Recipe) -> Recipe:
         if cls.learns_allocation(recipe) and recipe.training.optimizer != "sgd":
             raise InputError(f"sparsity.allocation = {LEARNED} needs training.optimizer = sgd; or take lamp")
-        return cls.pace(super().complete(recipe, given), given)
+        return cls.pace(super().complete(recipe))
 
     @classmethod
-    def pace(cls, recipe: Recipe, given: Collection[str]) -> Recipe:
+    def pace(cls, recipe: Recipe) -> Recipe:
         """Return the recipe with the epochs and the learning rates for its rate, but for those that are given."""
-        return paced(recipe, given)
+        return paced(recipe)
 
     @classmethod
     def stage_epochs(cls, recipe: Recipe) -> tuple[int, ...]:

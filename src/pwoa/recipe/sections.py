@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from pwoa.errors import InputError
 from pwoa.recipe.methods import METHOD_SECTIONS
-from pwoa.recipe.settings import choice, number, numbers, parse_setting, replace, setting
+from pwoa.recipe.settings import GIVEN, choice, number, numbers, parse_setting, replace, setting
 from pwoa.threat import Threat
 
 T = TypeVar("T")
@@ -251,6 +251,8 @@ class Recipe:
 
     own: the settings of the method's own section, if it has one, as (key, value). The method itself says which there
     are; its section is named like the method.
+    given: the names of the settings that `with_settings` gave a value, on top of a preset or a file. By it recipes do
+    not differ.
     """
 
     method: str = setting(
@@ -268,6 +270,7 @@ class Recipe:
     training: TrainingRecipe = TrainingRecipe()
     evaluation: Evaluation = Evaluation()
     own: tuple[tuple[str, Any], ...] = ()
+    given: frozenset[str] = field(default=frozenset(), compare=False, repr=False)
 
     def with_settings(self, settings: Mapping[str, Any] | Iterable[str], where: str = "settings") -> Recipe:
         """Return a copy with `{"section.key": value}` or `["section.key=value"]` applied and checked.
@@ -283,7 +286,8 @@ class Recipe:
                 tree[section] = given
             elif isinstance(before := tree.get(section, {}), Mapping):
                 tree[section] = {**before, **given}
-        return self.with_tree(tree, where)
+        names = {f"{section}.{key}" for section, part in tree.items() if isinstance(part, Mapping) for key in part}
+        return dataclasses.replace(self.with_tree(tree, where), given=self.given | names)
 
     def with_tree(self, tree: Mapping[str, Any], where: str) -> Recipe:
         """Return a copy with the values of a nested mapping, as a TOML file has it, each checked."""
@@ -350,7 +354,7 @@ INCIDENTAL = (
 def explain(recipe: Recipe) -> dict[str, str]:
     """Return what each setting means in a few words, as `{"section.key": words}`."""
     words: dict[str, str] = {}
-    for section in dataclasses.fields(recipe):
+    for section in _sections(recipe):
         value = getattr(recipe, section.name)
         if dataclasses.is_dataclass(value):
             words |= {f"{section.name}.{f.name}": f.metadata.get("about", "") for f in dataclasses.fields(value)}
@@ -364,7 +368,7 @@ def explain(recipe: Recipe) -> dict[str, str]:
 def flat(recipe: Recipe) -> dict[str, Any]:
     """Return all settings as `{"section.key": value}`."""
     settings: dict[str, Any] = {}
-    for section in dataclasses.fields(recipe):
+    for section in _sections(recipe):
         value = getattr(recipe, section.name)
         if dataclasses.is_dataclass(value):
             settings |= {f"{section.name}.{f.name}": getattr(value, f.name) for f in dataclasses.fields(value)}
@@ -373,3 +377,8 @@ def flat(recipe: Recipe) -> dict[str, Any]:
         else:
             settings[section.name] = value
     return settings
+
+
+def _sections(recipe: Recipe) -> list[dataclasses.Field[Any]]:
+    """Return the fields of a recipe that hold settings."""
+    return [field for field in dataclasses.fields(recipe) if field.name != GIVEN]

@@ -12,8 +12,8 @@ from typing import Any
 
 from pwoa.errors import InputError, did_you_mean
 
-OWN = "own"
-"""The field of a recipe that holds the method's own section; in files that section is named like the method."""
+OWN, GIVEN = "own", "given"
+"""The fields of a recipe that are no sections: the settings of the method itself, and the names of what was given."""
 LARGEST = 2**63 - 1
 """What 64 bits hold, as the seeds of torch do."""
 
@@ -89,7 +89,7 @@ def gives_radius(settings: Mapping[str, Any]) -> bool:
 
 def replace(target: Any, tree: Mapping[str, Any], where: str, prefix: str) -> Any:
     """Return a copy of a (section of a) recipe with the values of `tree`, each checked."""
-    fields = {f.name: f for f in dataclasses.fields(target) if f.name != OWN}
+    fields = {f.name: f for f in dataclasses.fields(target) if f.name not in (OWN, GIVEN)}
     types = typing.get_type_hints(type(target))
     changes = {}
     for key, value in tree.items():

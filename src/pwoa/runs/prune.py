@@ -102,7 +102,7 @@ def prune(
     pruning = find_pruning(plan.method)
     trained = None if teacher is not None else trained_threat(plan.teacher.checkpoint)
     with progress.working(prepare.LOADING):
-        loaded = prepare.load_rest(pruning.complete(plan, changes), given, progress)
+        loaded = prepare.load_rest(pruning.complete(plan), given, progress)
         if teacher is None:
             teacher, architecture = load_teacher(loaded.recipe, loaded.data)
             loaded = replace(loaded, recipe=loaded.recipe.with_settings({"teacher.architecture": architecture}))

@@ -194,7 +194,8 @@ def _sweep(points: Sequence[Point], folder: Path, launch: Launch, progress: Prog
     progress.say(
         f"{counted(len(points), 'run')}, {before} finished before; sweep folder, with a log for each run: {folder}"
     )
-    for hint in dict.fromkeys(hint for point in left for hint in find_method(point.recipe.method).hints(point.recipe)):
+    hints = [hint for point in left for hint in (*find_method(point.recipe.method).hints(point.recipe), *point.notes)]
+    for hint in dict.fromkeys(hints):
         progress.say(f"note: {hint}")
     progress.start("sweep", len(left))
     failed: dict[str, str] = {}
@@ -273,8 +274,8 @@ def _launch(places: Places) -> Launch:
 def _finished(folder: Path, point: Point) -> bool:
     """Tell whether the point's run has ended; an error if the folder holds another."""
     if records_recipe(folder):
-        recipe = recorded_recipe(folder)
-        changed = recipe.differences(point.recipe)
+        recipe, meant = (find_method(one.method).complete(one) for one in (recorded_recipe(folder), point.recipe))
+        changed = recipe.differences(meant)
         checkpoints = recipe.teacher.checkpoint, point.recipe.teacher.checkpoint
         if checkpoints[0] != checkpoints[1]:
             changed["teacher.checkpoint"] = checkpoints

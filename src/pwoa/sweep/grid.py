@@ -4,13 +4,14 @@ import dataclasses
 import itertools
 import math
 import re
-from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
 from pwoa.errors import InputError, did_you_mean
 from pwoa.methods import METHODS, Method, find_method
+from pwoa.methods.pace import pace_notes
 from pwoa.recipe import load_recipe, preset_for, presets, recipe_for, refuse_code, teacher_recipe_for
 from pwoa.recipe.sections import Recipe, flat
 from pwoa.recipe.settings import parse_setting
@@ -34,7 +35,7 @@ class Point:
     """One run of a sweep: the name of its folder, its line in the table (the same for all seeds), and its recipe.
 
     axes: the values of the grid that it has and that no column of its row tells.
-    teacher: the line of its teacher, as it is measured by it.
+    teacher: the line of its teacher, as it is measured by it. notes: what is otherwise in it than one might think.
     """
 
     name: str
@@ -42,6 +43,7 @@ class Point:
     recipe: Recipe
     axes: Mapping[str, Any] = field(default_factory=dict, compare=False)
     teacher: str = field(default="", compare=False)
+    notes: Sequence[str] = field(default=(), compare=False)
 
 
 def expand(path: str | Path, settings: Iterable[str] = ()) -> list[Point]:
@@ -107,7 +109,7 @@ def _expand(
         by_rate = _by_rate(base, method, settings, path)
         common = {key: value for key, value in fixed.items() if not _is_of_another(key, method)}
         base = base.with_settings({**common, "method": method.name})
-        yield _point(base, _of_use(chosen, method), method, names, by_rate, [*settings])
+        yield _point(base, _of_use(chosen, method), method, names, by_rate)
 
 
 def _by_rate(base: Recipe, method: type[Method], given: Mapping[str, Any], path: str | Path) -> bool:
@@ -141,13 +143,11 @@ def _point(
     method: type[Method],
     names: Mapping[str, str],
     by_rate: bool,
-    given: Collection[str],
 ) -> Point:
-    """Return the point with these values, each with its text, on top of a recipe; their axes have these names.
-
-    given: what is set in the file or beside it, for this point or for all.
-    """
-    recipe, trained = method.complete(base.with_settings(_settings(chosen)), given), not method.prunes
+    """Return the point with these values, each with its text, on top of a recipe; their axes have these names."""
+    asked = base.with_settings(_settings(chosen))
+    recipe, trained = method.complete(asked), not method.prunes
+    notes = pace_notes(asked, recipe)
     if trained:
         size = recipe.sparsity.rate if by_rate else recipe.pretrain.lite
         recipe = recipe.with_settings({"pretrain.lite": size, "sparsity.rate": size})
@@ -160,7 +160,7 @@ def _point(
     axes = {key: value for key, value in _values(chosen).items() if key not in _IN_EVERY_ROW}
     dense = {key: text for key, text in others.items() if key.partition(".")[0] in MEASURED_BY}
     teacher = ", ".join(["teacher", *(f"{names[key]} {text}" for key, text in dense.items())])
-    return Point(re.sub(r"[^\w.=+-]+", "_", name), label, recipe, axes, teacher)
+    return Point(re.sub(r"[^\w.=+-]+", "_", name), label, recipe, axes, teacher, notes)
 
 
 def _settings(chosen: Mapping[str, tuple[Any, str]]) -> dict[str, Any]:
