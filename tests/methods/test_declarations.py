@@ -136,6 +136,8 @@ def test_what_differs_from_the_preset_is_told() -> None:
         "hydra is trained otherwise than in its preset cifar100-hydra: search.epochs = 50 (20), "
         "search.learning_rate = 0.01 (0.1), finetune.learning_rate = 0.005 (0.01)"
     )
-    assert Hydra.hints(recipe.with_settings({"data.name": "mine"})) == []
+    (hint,) = Hydra.hints(recipe.with_settings({"data.name": "mine"}))
+    assert hint.startswith("hydra has no preset for mine, and is trained otherwise than in its preset cifar10-hydra: ")
+    assert "search.epochs = 50 (20)" in hint
     apd = load_recipe("mnist-apd").with_settings({"apd.weight": 0.5, "search.rho": 3.0})
     assert Apd.hints(apd) == ["apd is trained otherwise than in its preset mnist-apd: apd.weight = 0.5 (0.9)"]

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 import pwoa
 from pwoa.cli import app
 from pwoa.paper import list_plans
-from pwoa.paper.plan import ATTACKS, ORDER
+from pwoa.paper.plan import ATTACKS, ORDER, load_plan
 from pwoa.paper.rows import load_rows, merged
 from pwoa.paper.tables import table_of
 from pwoa.sweep import Swept, Task
@@ -87,6 +87,30 @@ def test_what_is_missing_is_run_once_and_shown_beside_the_paper(tmp_path: Path, 
     assert again.tables == found.tables
     assert elsewhere.tables["naive"] == found.tables["naive"]
     assert (tmp_path / "elsewhere" / "figures" / "hsic-plane.svg").is_file()
+
+
+def test_security_curves_are_of_the_distances_that_were_measured(tmp_path: Path, ran: list[str]) -> None:
+    attacks = [*SMALL, "evaluation.attacks=natural,fmn"]
+    found = pwoa.reproduce("security", tmp_path / "out", scale="quick", results=tmp_path / "none", settings=attacks)
+    assert (found.failed, len(ran)) == ({}, 2)  # those of rate 4
+    assert [row["method"] for row in found.rows] == ["teacher", "pwoa", "pwoa"]
+    for row in found.rows:
+        radii, accuracies = zip(*row["curve"], strict=True)
+        assert (radii[0], radii[8], radii[-1]) == (0.0, 0.3, 0.6)
+        assert accuracies[0] == row["natural"]
+        assert accuracies[8] == row["fmn"]
+        assert list(accuracies) == sorted(accuracies, reverse=True)
+        for radius, accuracy in row["curve"]:
+            assert accuracy == 50 or (row["median_distance"] > radius) == (accuracy > 50)
+    table = found.tables["security"]
+    assert table.head[1:5] == ("natural", "FMN", "AutoAttack", "median distance")
+    assert table.lines[0][4] == f"{found.rows[0]['median_distance']:.3g}"
+    assert (tmp_path / "out" / "figures" / "security.svg").stat().st_size > 1000
+
+    (cell,) = [cell for cell in load_plan("security", "quick", str).cells if cell.key.objective == "CE"]
+    other = [{**found.rows[1], "table": "naive", "epochs": "50+100"}]
+    assert table_of(load_plan("security", "quick", str), other).lines[1][1:5] == ("", "", "", "")
+    assert cell.recipe.evaluation.attacks == ("natural", "fmn")
 
 
 def test_runs_without_their_teacher_wait_and_others_are_done(tmp_path: Path, ran: list[str], told: Any) -> None:

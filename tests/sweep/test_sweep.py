@@ -563,9 +563,11 @@ def test_finished_runs_are_skipped_and_failed_ones_left_out(tmp_path: Path, few:
     assert "leaves layer" in found.failed["method=magnitude-rate=100000"]
     assert told.said[0] == f"4 runs, 0 finished before; sweep folder, with a log for each run: {tmp_path / 'runs'}"
     accuracies = ", ".join(f"{name} {pruned[name]:.1f} %" for name in ("natural", "pgd2", "strong", "worst"))
-    assert told.said[1] == f"method=magnitude-rate=64: {accuracies}, 1 of 4 runs"
-    assert told.said[2].startswith("method=magnitude-rate=100000 failed: rate 100000 leaves layer")
-    assert [line.rpartition(", ")[2] for line in told.said[3:]] == ["2 of 4 runs", "3 of 4 runs"]
+    notes, ran = told.said[1:2], told.said[2:]
+    assert notes[0].startswith("note: magnitude has no preset for ")
+    assert ran[0] == f"method=magnitude-rate=64: {accuracies}, 1 of 4 runs"
+    assert ran[1].startswith("method=magnitude-rate=100000 failed: rate 100000 leaves layer")
+    assert [line.rpartition(", ")[2] for line in ran[2:]] == ["2 of 4 runs", "3 of 4 runs"]
     assert json.loads((tmp_path / "runs" / "rows.json").read_text()) == found.rows
     assert set(teacher) == set(pruned)
     assert (teacher["method"], teacher["rate"], teacher["epochs"], teacher["seconds"]) == ("teacher", 1.0, "0", 0.0)

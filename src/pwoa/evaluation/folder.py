@@ -54,6 +54,19 @@ class FinishedEvaluation(Folder):
     marks = (ASKED,)
     passing = (PROGRESS,)
 
+    def distances(self) -> dict[str, Tensor]:
+        """Return how far the nearest broken image is from each, by the attacks that looked for these; often by none."""
+        file = self.path / DISTANCES
+        if not file.is_file():
+            return {}
+        known = self.read_json(RESULT).get("checksums")  # not there before version 0.4
+        if isinstance(known, dict) and known.get(DISTANCES) != identity(file):
+            raise InputError(f"{file} is not the one that the evaluation wrote; choose another folder")
+        try:
+            return from_bytes(read_safetensors(file)[0])
+        except SafetensorError as error:
+            raise InputError(f"{file} is damaged ({first_line(error)}); choose another folder") from None
+
 
 class EvaluationFolder(FinishedEvaluation):
     """The folder of one evaluation. Opening it checks, and writes nothing; `begin` does."""
@@ -157,19 +170,16 @@ class EvaluationFolder(FinishedEvaluation):
             raise InputError(f"{self.path / RESULT} is of another evaluation; choose another folder")
         try:
             scores = _scores_from(right, result, Threat(**self.asked["threat"]))
-            return dataclasses.replace(scores, distances=self._distances(scores, result))
+            return dataclasses.replace(scores, distances=self._distances(scores))
         except (AttributeError, LookupError, OSError, TypeError, ValueError, OverflowError, SafetensorError) as error:
             raise InputError(f"{self.path / RESULT} is damaged ({first_line(error)}); choose another folder") from None
 
-    def _distances(self, scores: Scores, result: Mapping[str, Any]) -> dict[str, Tensor]:
+    def _distances(self, scores: Scores) -> dict[str, Tensor]:
         """Return the distances of a finished evaluation, which must be those of its verdicts."""
         names = [name for name in scores.right if find_attack(name).nearest]
         if not names or not scores.threat.radius:
             return {}
-        tensors = from_bytes(read_safetensors(self.path / DISTANCES)[0])
-        known = result.get("checksums")  # not there before version 0.4
-        if isinstance(known, dict) and known.get(DISTANCES) != identity(self.path / DISTANCES):
-            raise ValueError(f"{DISTANCES} is not the one that the evaluation wrote")
+        tensors = self.distances()
         distances = {name: tensors[name] for name in names}
         for name, far in distances.items():
             if far.dtype != torch.float32 or not torch.equal(far > scores.threat.radius, scores.right[name]):

@@ -85,8 +85,9 @@ class PruningMethod(Method):
 
     @classmethod
     def hints(cls, recipe: Recipe) -> list[str]:
-        """Tell in what the recipe differs from the preset of this method for its data, where there is one."""
-        preset = preset_for(recipe.data.name, cls.name)
+        """Tell in what the recipe differs from the method's preset for its data; from that for CIFAR-10 without one."""
+        own = preset_for(recipe.data.name, cls.name)
+        preset = own or preset_for("cifar10", cls.name)
         if preset is None or cls.name == "pwoa":
             return []
         meant = flat(cls.complete(load_recipe(preset)))
@@ -96,7 +97,9 @@ class PruningMethod(Method):
             for key, value in settings.items()
             if key.startswith((*_PUBLISHED, f"{cls.name}.")) and not key.startswith(_FREE) and value != meant[key]
         ]
-        return [f"{cls.name} is trained otherwise than in its preset {preset}: {', '.join(other)}"] if other else []
+        none = "" if own else f"has no preset for {recipe.data.name}, and "
+        told = f"{cls.name} {none}is trained otherwise than in its preset {preset}: {', '.join(other)}"
+        return [told] if other else []
 
     def __init__(self, student: nn.Module, teacher: nn.Module, material: Material, recipe: Recipe) -> None:
         self.example_free = not recipe.training.mix

@@ -267,7 +267,7 @@ def _show(work: Work, tables: dict[str, Table], rows: list[Row], plane: list[Row
                 file.write(text.encode())
     try:
         for plan in work.plans:
-            if plan.show in ("figure", "plane"):
+            if plan.show in ("figure", "plane", "curve"):
                 files += draw(plan, rows, plane, work.out / _FIGURES)
     except InputError as error:  # without matplotlib
         progress.say(f"note: {error}")

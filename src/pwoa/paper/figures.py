@@ -1,11 +1,12 @@
 """The paper's figures: accuracy over the rate or the training time, and the HSIC plane."""
 
+import statistics
 from collections.abc import Sequence
 from pathlib import Path
 
 from pwoa.paper.plan import Cell, Plan, published_row
 from pwoa.paper.rows import Row
-from pwoa.paper.tables import Found, find
+from pwoa.paper.tables import Found, dense_cell, find
 from pwoa.report.plots import Line, line_panels
 
 FORMATS = ("svg", "png")
@@ -14,11 +15,15 @@ _WORDS = {"start": "teacher", "finetune": "fine-tuning"}
 
 def draw(plan: Plan, rows: Sequence[Row], plane: Sequence[Row], folder: Path) -> list[Path]:
     """Draw a figure in every format; nothing if no point of it is measured."""
-    panels = _plane(plan, plane) if plan.show == "plane" else _curves(plan, rows)
+    if plan.show == "plane":
+        panels = _plane(plan, plane)
+    else:
+        panels = _security(plan, rows) if plan.show == "curve" else _curves(plan, rows)
     if not any(not line.published for lines in panels.values() for line in lines.values()):
         return []
-    labels = {"rate": "pruning rate", "training_seconds": "training, s", "": "HSIC(X, Z)"}
-    y = "HSIC(Y, Z)" if plan.show == "plane" else _measure(plan, rows)
+    labels = {"rate": "pruning rate", "training_seconds": "training, s", "radius": "l∞ radius", "": "HSIC(X, Z)"}
+    by_show = {"plane": "HSIC(Y, Z)", "curve": "under FMN, %"}
+    y = by_show.get(plan.show) or _measure(plan, rows)
     files = [folder / f"{plan.name}.{ending}" for ending in FORMATS]
     for file in files:
         line_panels(panels, file, x=labels[plan.x], y=y, title=plan.title, doubling=plan.x == "rate")
@@ -46,6 +51,22 @@ def _curves(plan: Plan, rows: Sequence[Row]) -> dict[str, dict[str, Line]]:
                 lines[f"{name}, paper"] = published
         panels[panel] = lines
     return {panel: lines for panel, lines in panels.items() if any(not line.published for line in lines.values())}
+
+
+def _security(plan: Plan, rows: Sequence[Row]) -> dict[str, dict[str, Line]]:
+    """Return for each teacher its accuracy over the radius, and that of the networks pruned from it."""
+    shown = [row for row in rows if plan.shows(row)]
+    panels: dict[str, dict[str, Line]] = {}
+    for panel, cells in _panels(plan).items():
+        lines: dict[str, Line] = {}
+        for cell in (dense_cell(cells[0]), *cells):
+            found = find(shown, cell)
+            if curves := [row["curve"] for row in (found.rows if found else ()) if row.get("curve")]:
+                radii = [radius for radius, _ in curves[0]]
+                means = [statistics.mean(curve[place][1] for curve in curves) for place in range(len(radii))]
+                lines["teacher" if cell.measures else f"{_name(cell)}, {cell.key.rate:g}×"] = Line(radii, means)
+        panels[panel] = lines
+    return {panel: lines for panel, lines in panels.items() if lines}
 
 
 def _published(plan: Plan, cells: Sequence[Cell]) -> Line | None:

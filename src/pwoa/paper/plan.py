@@ -42,8 +42,9 @@ ORDER = (
     "hsic-plane",
     "parameters",
     "balance",
+    "security",
 )
-"""The plans, in the order of the paper; the last is not in it."""
+"""The plans, in the order of the paper; the last two are not in it."""
 SCALES = ("quick", "short", "paper")
 ATTACKS = ("natural", "fgsm", "pgd10", "pgd20", "cw", "autoattack")
 """What the paper's tables measure."""
@@ -111,7 +112,11 @@ class Cell:
 
 @dataclass(frozen=True)
 class Plan:
-    """A table or figure: how it is shown, its label in the paper's source, its cells, and what a figure's x axis is."""
+    """A table or figure: how it is shown, its label in the paper's source, its cells, and what a figure's x axis is.
+
+    attacks: what its table has columns for. A plan of curves shows only its own runs, as others did not look for the
+        nearest broken images.
+    """
 
     name: str
     title: str
@@ -119,6 +124,11 @@ class Plan:
     label: str
     cells: tuple[Cell, ...]
     x: str = ""
+    attacks: tuple[str, ...] = ATTACKS
+
+    def shows(self, row: Mapping[str, Any]) -> bool:
+        """Tell whether a row may be shown, by the table that it was measured for."""
+        return self.show != "curve" or row.get("table") == self.name
 
 
 @cache
@@ -148,11 +158,12 @@ def load_plan(name: str, scale: str, where: Where, settings: Sequence[str] = ())
     settings: as `section.key=value`, for all runs.
     """
     tree = packaged(f"plans/{name}.toml")
-    cells = [_dense(teacher, scale, where, settings) for teacher in tree.get("teachers", [])]
+    cells = [_dense(name, teacher, scale, where, settings) for teacher in tree.get("teachers", [])]
     for grid in tree.get("grid", []):
-        cells += _cells(f"the plan {name}", grid, scale, where, settings)
+        cells += _cells(name, grid, scale, where, settings)
     kept = _kept(cells, scale)
-    return Plan(name, tree["title"], tree["show"], tree["label"], tuple(kept), tree.get("x", ""))
+    attacks = tuple(tree.get("attacks", ATTACKS))
+    return Plan(name, tree["title"], tree["show"], tree["label"], tuple(kept), tree.get("x", ""), attacks)
 
 
 def _cells(plan: str, grid: Mapping[str, Any], scale: str, where: Where, settings: Sequence[str]) -> list[Cell]:
@@ -168,14 +179,14 @@ def _cells(plan: str, grid: Mapping[str, Any], scale: str, where: Where, setting
         needs.append(rest["apd.teacher"])
         path = Path(where(rest["apd.teacher"]))
         rest["apd.teacher"] = str(path if path.suffix else path / WEIGHTS)  # a folder may be trained first
-    points = expand_tree({"recipe": teacher.data, "set": fixed, "grid": [rest]}, plan)
-    cells = [_cell(name, point.recipe, scale, settings) for point in points]
+    points = expand_tree({"recipe": teacher.data, "set": fixed, "grid": [rest]}, f"the plan {plan}")
+    cells = [_cell(plan, name, point.recipe, scale, settings) for point in points]
     embedded = "rehearsal" in scales()[scale]
     return [dataclasses.replace(cell, needs=() if embedded else tuple(needs)) for cell in cells]
 
 
-def _cell(teacher: str | None, recipe: Recipe, scale: str, settings: Sequence[str]) -> Cell:
-    plain = scaled(recipe, scale)
+def _cell(plan: str, teacher: str | None, recipe: Recipe, scale: str, settings: Sequence[str]) -> Cell:
+    plain = scaled(recipe, scale, plan)
     changed = plain.with_settings(settings)
     here = rehearsed(teacher, scale)
     named = f"{here or changed.teacher.architecture}-{_short(changed)}"
@@ -196,26 +207,25 @@ def _changed_by_hand(plain: Recipe, changed: Recipe) -> str:
     return ", ".join(f"{key}={toml_value(now[key])}" for key in keys)
 
 
-def _dense(name: str, scale: str, where: Where, settings: Sequence[str]) -> Cell:
+def _dense(plan: str, name: str, scale: str, where: Where, settings: Sequence[str]) -> Cell:
     teacher = find_teacher(name)
     own = {"teacher.architecture": teacher.architecture, "teacher.checkpoint": where(name)}
     recipe = load_recipe(teacher.data).with_settings(own)
     here = find_teacher(rehearsed(name, scale) or name)
     dense = Key(teacher.data, teacher.architecture, name, TEACHER, None, 1.0, 0.0)
-    changed = scaled(recipe, scale).with_settings(settings)
+    changed = scaled(recipe, scale, plan).with_settings(settings)
     key = dataclasses.replace(dense, dataset=changed.data.name, architecture=here.architecture, teacher=here.name)
     return Cell(dense, key, here.name, changed, (here.name,))
 
 
-def scaled(recipe: Recipe, scale: str) -> Recipe:
-    """Return a recipe of the paper's schedule at a scale."""
+def scaled(recipe: Recipe, scale: str, plan: str) -> Recipe:
+    """Return a recipe of the paper's schedule as a plan has it at a scale."""
     about = scales()[scale]
     if "rehearsal" in about:
         recipe = _rehearsed(recipe, load_recipe(about["rehearsal"]))
+    own = {"data": recipe.data.name, "methods": recipe.method, "plans": plan}
     for rule in about["rule"]:
-        if recipe.data.name in rule.get("data", [recipe.data.name]) and recipe.method in rule.get(
-            "methods", [recipe.method]
-        ):
+        if all(value in rule.get(key, [value]) for key, value in own.items()):
             recipe = recipe.with_settings(rule["set"])
     return recipe
 

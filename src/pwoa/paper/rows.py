@@ -5,16 +5,20 @@ from pathlib import Path
 from typing import Any
 
 from pwoa.errors import InputError
+from pwoa.evaluation.folder import ASKED, OF_MODEL, FinishedEvaluation
 from pwoa.paper.plan import ATTACKS, TEACHER, Cell, Key, Plan, find_teacher, known_teachers, published_row
 from pwoa.recipe import recorded_recipe, records_recipe
 from pwoa.runs.folder import TEACHER as OF_TEACHER
 from pwoa.runs.folder import Run
-from pwoa.storage.folder import RESULT, Folder
+from pwoa.storage.folder import RESULT
 from pwoa.storage.reading import read_json
 from pwoa.sweep.rows import accuracies, epochs_of
 
 ROWS, PLANE = "paper.json", "paper-hsic.json"
 """What the files of rows, and of the points of the HSIC plane, are called."""
+
+NEAREST, POINTS = "fmn", 16
+"""The attack whose distances a row has, and into how many steps its curve is divided."""
 
 SHORT = 12
 """So many letters of a fingerprint stand in a row."""
@@ -41,6 +45,7 @@ def row_of(plan: str, cell: Cell, scale: str, folder: Path) -> Row:
         return {
             **_head(plan, cell, recipe.training.seed, epochs_of(recipe)),
             **_measured(found, result["images"], fewer),
+            **_nearest(folder / cell.run / OF_MODEL),
             "paper_autoattack": published_row(plan, cell.paper).get("autoattack") if cell.comparable else None,
             "training_seconds": round(result["training_seconds"], 1),
             "evaluation_seconds": round(result.get("evaluation_seconds", 0.0), 1),
@@ -63,13 +68,14 @@ def teacher_row(plan: str, cell: Cell, scale: str, evaluation: Path) -> Row:
     """Return the row of the dense teacher of a cell, from the folder of its evaluation."""
     key, paper = dense_key(cell.key), dense_key(cell.paper)
     dense = Cell(paper, key, str(key.teacher), cell.recipe)
-    result = _Evaluation(evaluation).read_json(RESULT)
+    result = FinishedEvaluation(evaluation).read_json(RESULT)
     try:
         found = {row["attack"]: row["accuracy"] for row in result["attacks"]}
         fewer = {row["attack"]: row["images"] for row in result["attacks"]}
         return {
             **_head(plan, dense, cell.recipe.seeded_evaluation().seed, "0"),
             **_measured(found, result["images"], fewer),
+            **_nearest(evaluation),
             "paper_autoattack": published_row("pretrained", paper).get("autoattack") if dense.comparable else None,
             "training_seconds": 0.0,
             "evaluation_seconds": round(sum(row["seconds"] or 0.0 for row in result["attacks"]), 1),
@@ -82,10 +88,6 @@ def teacher_row(plan: str, cell: Cell, scale: str, evaluation: Path) -> Row:
         }
     except (LookupError, TypeError, AttributeError):
         raise InputError(f"{evaluation / RESULT} is damaged; remove {evaluation} to measure it again") from None
-
-
-class _Evaluation(Folder):
-    kind = "evaluation"
 
 
 def teacher_of(run: Path) -> str:
@@ -121,6 +123,22 @@ def _measured(found: Mapping[str, float], images: int, fewer: Mapping[str, int])
     if "autoattack" not in found and "strong" in found:
         row |= {"strong": _rounded(found["strong"]), "n_strong": fewer.get("strong", images)}
     return row
+
+
+def _nearest(evaluation: Path) -> Row:
+    """Return the accuracy over the radius, up to twice that of the threat, from how far the nearest broken images are.
+
+    Only where an attack looked for these.
+    """
+    found = FinishedEvaluation(evaluation)
+    far = found.distances().get(NEAREST)
+    if far is None:
+        return {}
+    own = found.read_json(ASKED)["threat"]["radius"]
+    radii = [2 * own * step / POINTS for step in range(POINTS + 1)]
+    curve = [[round(radius, 5), round(100 * float((far > radius).float().mean()), 2)] for radius in radii]
+    median = found.read_json(RESULT)["distances"][NEAREST]["median"]
+    return {NEAREST: round(100 * float((far > own).float().mean()), 2), "median_distance": median, "curve": curve}
 
 
 def _rounded(value: float | None) -> float | None:

@@ -10,7 +10,7 @@ from pwoa.attacks.registry import attack_label
 from pwoa.evaluation.scores import wilson
 from pwoa.methods import find_method
 from pwoa.paper.plan import ATTACKS, TEACHER, Cell, Key, Plan, packaged, published_row
-from pwoa.paper.rows import Row, dense_key, fits
+from pwoa.paper.rows import NEAREST, Row, dense_key, fits
 from pwoa.recipe import flat, load_recipe
 from pwoa.sweep.rows import epochs_of
 
@@ -123,7 +123,7 @@ def _run_of(row: Row) -> tuple[Any, ...]:
 
 
 def _values(rows: Sequence[Row]) -> dict[str, float | None]:
-    return {attack: _mean([row.get(attack) for row in rows]) for attack in (*ATTACKS, "strong")}
+    return {name: _mean([row.get(name) for row in rows]) for name in (*ATTACKS, "strong", NEAREST, "median_distance")}
 
 
 def _paper_epochs(cell: Cell) -> str:
@@ -152,37 +152,39 @@ def table_of(plan: Plan, rows: Sequence[Row]) -> Table:
     """Return the table of a plan: a line for each cell, measured or not, headed by its teachers."""
     if plan.show == "parameters":
         return parameters()
+    rows = [row for row in rows if plan.shows(row)]
     found = {cell: find(rows, cell) for cell in plan.cells}
-    dense = {cell: find(rows, _dense(cell)) for cell in plan.cells if cell.key.teacher}
-    attacks = [attack for attack in ATTACKS if plan.name != "apd" or attack in ("natural", "pgd10", "autoattack")]
+    dense = {cell: find(rows, dense_cell(cell)) for cell in plan.cells if cell.key.teacher}
     lines, shown = [], set[Key]()
     for cell in plan.cells:
         teacher = dense.get(cell)
         if not cell.measures and cell.key.teacher and dense_key(cell.key) not in shown:
             shown.add(dense_key(cell.key))
-            lines.append(_line(plan.name, _dense(cell), teacher, None, attacks))
-        lines.append(_line(plan.name, cell, found[cell], teacher, attacks))
-    head = ["", *(f"{attack_label(attack)}" for attack in attacks), "95 % interval", "of the teacher's", "epochs"]
-    head += ["training", "run"]
+            lines.append(_line(plan, dense_cell(cell), teacher, None))
+        lines.append(_line(plan, cell, found[cell], teacher))
+    head = ["", *map(attack_label, plan.attacks), *(["median distance"] if plan.show == "curve" else [])]
+    head += ["95 % interval", "of the teacher's", "epochs", "training", "run"]
     return Table(plan.title, tuple(head), tuple(lines), _notes(plan, [*found.values(), *dense.values()]))
 
 
-def _dense(cell: Cell) -> Cell:
+def dense_cell(cell: Cell) -> Cell:
+    """Return the line of the teacher of a line."""
     return Cell(dense_key(cell.paper), dense_key(cell.key), str(cell.key.teacher), cell.recipe)
 
 
-def _line(
-    table: str, cell: Cell, found: Found | None, teacher: Found | None, attacks: Sequence[str]
-) -> tuple[str, ...]:
+def _line(plan: Plan, cell: Cell, found: Found | None, teacher: Found | None) -> tuple[str, ...]:
     dense = cell.key.method == TEACHER
-    paper = published_row("pretrained" if dense else table, cell.paper) if cell.comparable else {}
+    paper = published_row("pretrained" if dense else plan.name, cell.paper) if cell.comparable else {}
     values = found.values if found else {}
     cells = [_name(cell.key if dense else cell.paper) + (" †" if found and found.to_scale else "")]
-    for attack in attacks:
+    for attack in plan.attacks:
         own = values.get(attack)
         if attack == "autoattack" and own is None:
             own = values.get("strong")
         cells.append(_cell(own, paper.get(attack)))
+    if plan.show == "curve":
+        median = values.get("median_distance")
+        cells.append("" if median is None else f"{median:.3g}")
     interval = seconds = runs = epochs = ""
     if found:
         interval = _interval(found)

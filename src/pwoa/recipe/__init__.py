@@ -125,9 +125,9 @@ def _is_file(path: str | Path) -> bool:
         return False
 
 
-def recipe_for(data: str) -> Recipe:
-    """Return the preset for a data set, by its name or that of its folder, if there is one; else the defaults."""
-    return load_recipe(preset_for(data))
+def recipe_for(data: str, method: str = "pwoa") -> Recipe:
+    """Return a method's preset for a data set, by its name or that of its folder; else PwoA's; else the defaults."""
+    return load_recipe(preset_for(data, method) or preset_for(data))
 
 
 def teacher_recipe_for(data: str) -> Recipe | None:

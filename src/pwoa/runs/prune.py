@@ -72,8 +72,8 @@ def prune(
     teacher: any nn.Module from images in [0, 1] to logits, which is not changed; or what `load_model` takes, short for
         the setting "teacher.checkpoint". None takes the recipe's.
     data: whatever `load_data` takes; None takes the recipe's.
-    recipe: a preset's name, a TOML file or a Recipe; None takes the preset for the data, with the threat of the
-        teacher's own run, and its data if none are given.
+    recipe: a preset's name, a TOML file or a Recipe; None takes the method's preset for the data, with the threat of
+        the teacher's own run, and its data if none are given.
     settings: changes to the recipe, as {"section.key": value}.
     rate: short for the setting "sparsity.rate", unpruned size over pruned size.
     method: short for the setting "method": pwoa, advprune, hydra, harp, apd or magnitude. The competing methods are
@@ -213,7 +213,7 @@ def _choose_recipe(source: str | Path | Recipe | None, data: Data | None, change
         if there.name == "custom":
             raise InputError(f"{teacher} was made from data given in Python; give --data (in Python: data=)")
         where = {"data.name": there.name, "data.folder": there.folder}
-    base = recipe_for(where["data.name"]).with_settings(where)
+    base = recipe_for(where["data.name"], str(changes.get("method", "pwoa"))).with_settings(where)
     return replace(base, threat=trained_threat(teacher or base.teacher.checkpoint) or base.threat)
 
 
