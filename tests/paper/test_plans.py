@@ -16,9 +16,10 @@ from pwoa.methods import find_method
 from pwoa.models.checkpoints.folder import fingerprint
 from pwoa.models.load import load_model
 from pwoa.paper.cost import Rates, time_text
+from pwoa.paper.figures import place_of
 from pwoa.paper.plan import ATTACKS, ORDER, SCALES, Cell, Plan, choose, load_plan, published, published_row
-from pwoa.paper.rows import of_these_teachers
-from pwoa.paper.tables import Table, parameters, table_of
+from pwoa.paper.rows import of_these_teachers, steady_seconds
+from pwoa.paper.tables import Table, find, parameters, table_of
 from pwoa.paper.teachers import Teachers, training_points
 from pwoa.recipe import load_recipe
 from tests.paper.tex import numbers_of
@@ -208,6 +209,17 @@ def test_a_line_is_the_mean_over_seeds_but_never_over_other_settings() -> None:
         line = text_of(table_of(changed, rows), "16×: distillation + HSIC †")
         assert "| 10.00 (77.21, −67.21) |" in line
         assert line.endswith(f"{other[0].run} (finetune.learning_rate=0.01)")
+
+
+def test_the_seconds_of_the_first_epoch_of_a_stage_are_not_those_of_compiling() -> None:
+    seconds = {"search": [50.0, 2.0, 4.0], "finetune": [30.0, 5.0], "scores": [7.0]}
+    lines = [{"stage": stage, "seconds": value} for stage, values in seconds.items() for value in values]
+    assert steady_seconds(lines) == pytest.approx(3 * 3 + 2 * 5 + 7)
+    cells = plan("mix").cells[:1]
+    for row in (rows_of(cells, training_seconds=84.0, steady_seconds=26.0), rows_of(cells, training_seconds=26.0)):
+        found = find(row, cells[0])
+        assert found is not None
+        assert place_of("training_seconds", cells[0], found) == 26.0
 
 
 def test_rows_of_another_teacher_of_the_same_name_are_left_out() -> None:

@@ -21,7 +21,8 @@ def draw(plan: Plan, rows: Sequence[Row], plane: Sequence[Row], folder: Path) ->
         panels = _security(plan, rows) if plan.show == "curve" else _curves(plan, rows)
     if not any(not line.published for lines in panels.values() for line in lines.values()):
         return []
-    labels = {"rate": "pruning rate", "training_seconds": "training, s", "radius": "l∞ radius", "": "HSIC(X, Z)"}
+    labels = {"rate": "pruning rate", "training_seconds": "training without compiling, s"}
+    labels |= {"radius": "l∞ radius", "": "HSIC(X, Z)"}
     by_show = {"plane": "HSIC(Y, Z)", "curve": "under FMN, %"}
     y = by_show.get(plan.show) or _measure(plan, rows)
     files = [folder / f"{plan.name}.{ending}" for ending in FORMATS]
@@ -45,7 +46,7 @@ def _curves(plan: Plan, rows: Sequence[Row]) -> dict[str, dict[str, Line]]:
             found = [(cell, one) for cell in own if (one := find(rows, cell)) and _accuracy(one) is not None]
             if found:
                 words = [f"{cell.key.mix:g}" for cell, _ in found] if plan.x == "training_seconds" else []
-                x = [_x(plan.x, cell, one) for cell, one in found]
+                x = [place_of(plan.x, cell, one) for cell, one in found]
                 lines[name] = Line(x, [_accuracy(one) or 0.0 for _, one in found], words)
             if published := _published(plan, own):
                 lines[f"{name}, paper"] = published
@@ -118,10 +119,11 @@ def _name(cell: Cell) -> str:
     return names.get(str(key.objective), str(key.objective)) if key.method == "pwoa" else key.method
 
 
-def _x(axis: str, cell: Cell, found: Found) -> float:
+def place_of(axis: str, cell: Cell, found: Found) -> float:
+    """Return where on an axis a point is."""
     if axis == "rate":
         return cell.key.rate
-    times = [row["training_seconds"] for row in found.rows]
+    times = [row.get("steady_seconds") or row["training_seconds"] for row in found.rows]
     return float(sum(times) / len(times))
 
 

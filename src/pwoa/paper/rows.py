@@ -1,5 +1,6 @@
 """Rows: what the runs of the plans found, flat, and what earlier results hold that fits a cell."""
 
+import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -48,6 +49,7 @@ def row_of(plan: str, cell: Cell, scale: str, folder: Path) -> Row:
             **_nearest(folder / cell.run / OF_MODEL),
             "paper_autoattack": published_row(plan, cell.paper).get("autoattack") if cell.comparable else None,
             "training_seconds": round(result["training_seconds"], 1),
+            "steady_seconds": round(steady_seconds(Run(folder / cell.run).metrics()), 1),
             "evaluation_seconds": round(result.get("evaluation_seconds", 0.0), 1),
             "parameters": result.get("parameters"),
             "overall_rate": result.get("overall_rate"),
@@ -62,6 +64,14 @@ def row_of(plan: str, cell: Cell, scale: str, folder: Path) -> Row:
         raise InputError(
             f"{folder / cell.run / RESULT} is damaged; remove {folder / cell.run} to run it again"
         ) from None
+
+
+def steady_seconds(metrics: Iterable[Mapping[str, Any]]) -> float:
+    """Return what training takes without compiling: the first epoch of a stage counts as long as its later ones."""
+    stages: dict[str, list[float]] = {}
+    for line in metrics:
+        stages.setdefault(line["stage"], []).append(line["seconds"])
+    return sum(len(seconds) * statistics.mean(seconds[1:] or seconds) for seconds in stages.values())
 
 
 def teacher_row(plan: str, cell: Cell, scale: str, evaluation: Path) -> Row:
