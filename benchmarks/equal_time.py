@@ -5,14 +5,17 @@
 
 Each method has its own preset, four or five epochs, batches of 512, learning rates of weights that are three times the
 preset's, and adversarial examples only. Natural accuracy, PGD-20 and CW are of all test images, AutoAttack of the first
-1,000. Methods that the file has already with the same settings are skipped, and none begins after `--minutes`.
+1,000 (`--autoattack`; 0 leaves it out). Methods that the file has already with the same settings are skipped, rows from
+before settings were kept are replaced, and none begins after `--minutes`.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import statistics
 import time
+import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -20,10 +23,11 @@ from typing import Any
 from matplotlib.figure import Figure
 
 import pwoa
-from benchmarks.robust import ATTACKS, AUTOATTACK, ROBUST, is_current, strongest
-from benchmarks.rows import Row, keep_rows, load_rows, markdown, one_line, option_parser, rounded
+from benchmarks.robust import ATTACKS, AUTOATTACK, ROBUST, is_current, other_settings, strongest
+from benchmarks.rows import Row, load_rows, markdown, one_line, option_parser, rounded
 from pwoa.attacks.registry import attack_label
 from pwoa.progress import ConsoleProgress, Progress
+from pwoa.storage.folder import save_rows
 from pwoa.sweep.rows import epochs_of, mean_and_deviation
 
 RATE = 16.0
@@ -46,7 +50,14 @@ _SHARED = {
 def main(words: Sequence[str] | None = None, progress: Progress | None = None) -> None:
     """Prune by every method that has no row yet."""
     options = _options(words)
-    keep_rows(rows(options, progress or ConsoleProgress()), options.out)
+    saved = load_rows(options.out)
+    for row in rows(options, progress or ConsoleProgress()):
+        print(json.dumps(row), flush=True)
+        saved = [
+            old for old in saved if "settings" in old or (old["method"], old["seed"]) != (row["method"], row["seed"])
+        ]
+        saved.append(row)
+        save_rows(options.out, saved)
 
 
 def rows(options: argparse.Namespace, progress: Progress) -> Iterator[Row]:
@@ -77,8 +88,10 @@ def recipe_of(method: str, options: argparse.Namespace) -> pwoa.Recipe:
 
 
 def _row(recipe: pwoa.Recipe, options: argparse.Namespace, progress: Progress) -> Row:
-    folder = options.runs / "-".join([recipe.method, recipe.data.augment, f"seed{options.seed}"])
+    settings = [f"{zlib.crc32(' '.join(options.settings).encode()):08x}"] if options.settings else []
+    folder = options.runs / "-".join([recipe.method, recipe.data.augment, f"seed{options.seed}", *settings])
     result = pwoa.prune(recipe=recipe, folder=folder, progress=progress)
+    scores = strongest(result, options.autoattack, progress) if options.autoattack else None
     summary, seconds = result.summary, [line["seconds"] for line in result.metrics]
     return {
         "dataset": recipe.data.name,
@@ -94,7 +107,7 @@ def _row(recipe: pwoa.Recipe, options: argparse.Namespace, progress: Progress) -
         "batch": recipe.training.batch,
         "settings": options.settings,
         **rounded({name: summary["pruned"][name] for name in ATTACKS}),
-        "autoattack": round(strongest(result, options.autoattack, progress)["autoattack"], 2),
+        "autoattack": round(scores["autoattack"], 2) if scores else None,
         "n": summary["images"],
         "n_autoattack": options.autoattack,
         "training_seconds": round(summary["training_seconds"], 1),
@@ -106,14 +119,14 @@ def _row(recipe: pwoa.Recipe, options: argparse.Namespace, progress: Progress) -
 def equal_time_table(path: Path) -> str:
     """Return methods with adversarial examples that trained about as long as the preset robust, which is the last."""
     lines = []
-    for row in sorted(load_rows(path), key=lambda row: row["autoattack"]):
+    for row in sorted(load_rows(path), key=lambda row: row["autoattack"] or 0.0):
         times = (row["training_seconds"], without_compiling(row["later_epochs"]))
         lines.append([_name(row), f"{row['mix']:g}", row["epochs"], *(f"{time:.1f} s" for time in times)])
-        lines[-1] += [f"{row['macs_rate']:.3g}×", *(f"{row[column]:.2f}" for column in (*ATTACKS, "autoattack"))]
+        lines[-1] += [f"{row['macs_rate']:.3g}×", *map(_percent, (row[column] for column in (*ATTACKS, "autoattack")))]
     for allocation, own in _own(path).items():
         name = f"`{ROBUST}`, {allocation}"
         means = (mean_and_deviation([row[column] for row in own]) for column in (*ATTACKS, "autoattack"))
-        time = f"{_least_time(own):.1f} s"
+        time = f"{_mean_time(own):.1f} s"
         lines.append([name, "0", own[0]["epochs"], time, "", f"{own[0]['macs_rate']:.3g}×", *means])
     head = ["method", "mix ratio", "epochs", "training", "without compiling", "multiply-adds"]
     return markdown([*head, *map(attack_label, (*ATTACKS, "autoattack"))], lines)
@@ -127,9 +140,10 @@ def draw_equal_time(path: Path, picture: Path) -> None:
     figure = Figure(figsize=(6.4, 3.6), layout="constrained")
     axes = figure.subplots()
     points = [(_name(row), without_compiling(row["later_epochs"]), row, "#dd8452") for row in load_rows(path)]
+    points = [point for point in points if point[2]["autoattack"] is not None]
     for allocation, own in _own(path).items():
         attacked = next(row for row in own if row["autoattack"] is not None)
-        points.append((f"{ROBUST}, {allocation}", _least_time(own), attacked, "#4c72b0"))
+        points.append((f"{ROBUST}, {allocation}", _mean_time(own), attacked, "#4c72b0"))
     for name, seconds, row, colour in points:
         value, images = row["autoattack"], row["n_autoattack"]
         error = (value * (100 - value) / images) ** 0.5
@@ -145,12 +159,16 @@ def draw_equal_time(path: Path, picture: Path) -> None:
 
 
 def _name(row: Row) -> str:
-    """Return the method, and how images were augmented if not as its preset says."""
-    return str(row["method"]) if row["augment"] == "crop-flip" else f"{row['method']}, {row['augment']}"
+    """Return the method, and the settings that were changed by hand."""
+    return ", ".join([row["method"], *row.get("settings", ())])
 
 
-def _least_time(own: Sequence[Row]) -> float:
-    return float(min(row["training_seconds"] for row in own))
+def _mean_time(own: Sequence[Row]) -> float:
+    return statistics.mean(float(row["training_seconds"]) for row in own)
+
+
+def _percent(value: float | None) -> str:
+    return "" if value is None else f"{value:.2f}"
 
 
 def without_compiling(later: Sequence[float]) -> float:
@@ -162,7 +180,8 @@ def _own(path: Path) -> dict[str, list[Row]]:
     """Return the rows of the preset at rate 16 by allocation, from the file beside the one that is given."""
     own: dict[str, list[Row]] = {}
     for row in load_rows(path.with_name("robust.json")):
-        if (row["preset"], row["rate"], row["budget"]) == (ROBUST, RATE, "weights") and is_current(row):
+        of_preset = (row["preset"], row["rate"], row["budget"]) == (ROBUST, RATE, "weights")
+        if of_preset and is_current(row) and not other_settings(row):
             own.setdefault(row["allocation"], []).append(row)
     return own
 
@@ -174,7 +193,7 @@ def _options(words: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--teacher", help="the robust teacher (default: the presets')")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--images", type=int, default=0, help="of all attacks but AutoAttack; 0 is all")
-    parser.add_argument("--autoattack", type=int, default=AUTOATTACK, help="images of AutoAttack")
+    parser.add_argument("--autoattack", type=int, default=AUTOATTACK, help="images of AutoAttack; 0 leaves it out")
     parser.add_argument("--data-folder", help="the data set's official files")
     parser.add_argument("--set", action="append", default=[], dest="settings", metavar="SECTION.KEY=VALUE")
     parser.add_argument("--minutes", type=float, default=60.0, help="no run begins after this time")

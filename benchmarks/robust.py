@@ -4,9 +4,10 @@
     python -m benchmarks.robust --teacher trades.pt --budget macs --rates 4 8 16 --set sparsity.allocation=lamp-macs
 
 Natural accuracy, PGD-20 and CW are of all test images (`--images`), AutoAttack of the first 1,000 (`--autoattack`).
-`wall_seconds` are from the start of the run to its last attack but AutoAttack, compilation included. Rows that the file
-has already are skipped, no run begins after `--minutes`, and a killed run goes on in its folder under `--runs`. With
-`--autoattack 0` it is left out, and the same command without that adds it to the rows whose runs are still there.
+`wall_seconds` are from the start of the run to its last attack but AutoAttack, compilation included; null where it was
+there before. Rows that the file has already are skipped, no run begins after `--minutes`, and a killed run goes on in
+its folder under `--runs`. With `--autoattack 0` it is left out, and the same command without that adds it to the rows
+whose runs are still there.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import argparse
 import json
 import statistics
 import time
+import zlib
 from collections.abc import Iterator, Sequence
 from functools import cache
 from pathlib import Path
@@ -26,7 +28,7 @@ from pwoa.attacks.registry import attack_label
 from pwoa.evaluation.folder import OF_TEACHER
 from pwoa.evaluation.scores import Scores
 from pwoa.progress import ConsoleProgress, Progress
-from pwoa.runs.folder import Result
+from pwoa.runs.folder import Result, Run
 from pwoa.storage.folder import save_rows
 from pwoa.sweep.rows import TEACHER, epochs_of, mean_and_deviation
 
@@ -48,7 +50,8 @@ def main(words: Sequence[str] | None = None, progress: Progress | None = None) -
     complete = [row for row in before if row not in incomplete]
     for row in rows(options, complete, progress or ConsoleProgress()):
         for old in [old for old in incomplete if _key(old) == _key(row)]:
-            row["wall_seconds"] = old["wall_seconds"]  # of the run; now it was there
+            if row["wall_seconds"] is None:
+                row["wall_seconds"] = old["wall_seconds"]
             incomplete.remove(old)
         print(json.dumps(row), flush=True)
         complete.append(row)
@@ -66,21 +69,31 @@ def rows(options: argparse.Namespace, present: Sequence[Row], progress: Progress
                 about = _about(recipe, preset, options)
                 if about in known:
                     continue
-                name = f"{preset}-{recipe.sparsity.budget}-{recipe.sparsity.allocation}-x{rate:g}-seed{seed}"
+                folder = options.runs / _run_name(recipe, about)
                 if time.monotonic() - began > 60 * options.minutes:
-                    progress.say(f"{options.minutes:g} minutes are over; stopped before {name}")
+                    progress.say(f"{options.minutes:g} minutes are over; stopped before {folder.name}")
                     return
-                start = time.monotonic()
-                result = pwoa.prune(
-                    recipe=recipe, folder=options.runs / name, teacher_evaluation=measured, progress=progress
-                )
-                wall = time.monotonic() - start
+                there, start = Run(folder).finished, time.monotonic()
+                result = pwoa.prune(recipe=recipe, folder=folder, teacher_evaluation=measured, progress=progress)
+                wall = None if there else round(time.monotonic() - start, 1)
                 measured = measured or result.folder / OF_TEACHER
                 yield _row(about, result, wall, options, progress)
 
 
 def _key(row: Row) -> Row:
     return {key: row.get(key) for key in _SAME}
+
+
+def _run_name(recipe: pwoa.Recipe, about: Row) -> str:
+    sparsity = recipe.sparsity
+    name = f"{about['preset']}-{sparsity.budget}-{sparsity.allocation}-x{sparsity.rate:g}-seed{about['seed']}"
+    others = other_settings(about)
+    return f"{name}-{zlib.crc32(' '.join(others).encode()):08x}" if others else name
+
+
+def other_settings(row: Row) -> list[str]:
+    """Return the settings of a row that no column of its own says."""
+    return [setting for setting in row.get("settings", ()) if not setting.startswith("sparsity.allocation=")]
 
 
 def _recipe(options: argparse.Namespace, preset: str, rate: float, seed: int) -> pwoa.Recipe:
@@ -112,7 +125,7 @@ def _about(recipe: pwoa.Recipe, preset: str, options: argparse.Namespace) -> Row
     }
 
 
-def _row(about: Row, result: Result, wall: float, options: argparse.Namespace, progress: Progress) -> Row:
+def _row(about: Row, result: Result, wall: float | None, options: argparse.Namespace, progress: Progress) -> Row:
     summary = result.summary
     scores = strongest(result, options.autoattack, progress) if options.autoattack else None
     return {
@@ -126,7 +139,7 @@ def _row(about: Row, result: Result, wall: float, options: argparse.Namespace, p
         "n": summary["images"],
         "n_autoattack": scores.images if scores else 0,
         "training_seconds": round(summary["training_seconds"], 1),
-        "wall_seconds": round(wall, 1),
+        "wall_seconds": wall,
         "device": summary["device"],
     }
 
@@ -186,7 +199,8 @@ AIMS = {
 
 def as_it_is(row: Row) -> bool:
     """Tell whether a row is of the preset for CIFAR-10 with its own allocation, or that for multiply-adds."""
-    return row["preset"] == ROBUST and row["allocation"] in ("lamp", "lamp-macs") and is_current(row)
+    own = row["preset"] == ROBUST and row["allocation"] in ("lamp", "lamp-macs")
+    return own and is_current(row) and not other_settings(row)
 
 
 def aims_table(path: Path) -> str:
@@ -208,19 +222,21 @@ def aims_table(path: Path) -> str:
 def _table_of_network(measured: Sequence[Row], strongest: float | None) -> str:
     groups: dict[tuple[Any, ...], list[Row]] = {}
     for row in sorted(measured, key=lambda row: (row["preset"], row["budget"] == "macs", row["rate"])):
-        key = (row["preset"], row["budget"], row["rate"], row["allocation"], row["epochs"])
+        settings = ", ".join(other_settings(row)) if is_current(row) else ""
+        key = (row["preset"], row["budget"], row["rate"], row["allocation"], row["epochs"], settings)
         groups.setdefault(key, []).append(row)
     columns = (*ATTACKS, "autoattack")
     head = ["preset", "allocation", "epochs", "weights", "multiply-adds", *map(attack_label, columns), "seeds"]
     first = measured[0]
     of_teacher = [f"{first[f'teacher_{name}']:.2f}" for name in ATTACKS] + [f"{strongest:.2f}" if strongest else ""]
     lines = [["teacher", "", "", "1", "1", *of_teacher, ""]]
-    for (preset, budget, _, allocation, epochs), of_group in groups.items():
+    for (preset, budget, _, allocation, epochs, settings), of_group in groups.items():
+        name = f"`{preset}`" + (f", {settings}" if settings else "")
         rates = [f"{of_group[0][key]:.4g}×" for key in ("weights_rate", "macs_rate")]
         rates[budget == "macs"] = f"**{rates[budget == 'macs']}**"
         values = [[row[name] for row in of_group if row[name] is not None] for name in columns]
         cells = [mean_and_deviation(of_column) if of_column else "" for of_column in values]
-        lines.append([f"`{preset}`", allocation, epochs, *rates, *cells, str(len({row["seed"] for row in of_group}))])
+        lines.append([name, allocation, epochs, *rates, *cells, str(len({row["seed"] for row in of_group}))])
     attacked = max(len([row for row in own if row["autoattack"] is not None]) for own in groups.values())
     return (
         f"{first['architecture']} on {first['dataset']}, {first['n']:,} test images (AutoAttack: "

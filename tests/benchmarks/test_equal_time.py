@@ -31,6 +31,11 @@ def test_a_row_for_each_method_and_none_is_measured_twice(few: list[str], tmp_pa
     assert (row["n"], row["n_autoattack"]) == (20, 5)
     equal_time.main(words, Progress())
     assert json.loads((tmp_path / "rows.json").read_text()) == [row]
+    old = {key: value for key, value in row.items() if key != "settings"} | {"natural": -1.0}
+    (tmp_path / "rows.json").write_text(json.dumps([old, {**old, "seed": 3}]))
+    equal_time.main([*words, "--autoattack", "0"], Progress())
+    kept, new = json.loads((tmp_path / "rows.json").read_text())
+    assert (kept["seed"], new["natural"], new["autoattack"]) == (3, row["natural"], None)
     equal_time.main([*words, "--seed", "1", "--minutes", "-1"], told)
     assert told.said == ["-1 minutes are over; stopped before magnitude"]
 
@@ -64,13 +69,20 @@ def test_methods_in_the_same_time_stand_above_the_preset_with_the_first_epoch_as
         "n_autoattack": 1000,
     }
     rows = [{**method, "method": "first", "autoattack": 44.0}, {**method, "method": "second", "autoattack": 41.0}]
-    rows[1]["augment"] = "reflect-flip"
+    rows[1]["settings"] = ["data.augment=reflect-flip"]
+    rows.append({**method, "method": "third", "autoattack": None})
     (tmp_path / "equal-time.json").write_text(json.dumps(rows))
     lines = equal_time.equal_time_table(tmp_path / "equal-time.json").splitlines()
-    names = ["second, reflect-flip", "first", "`cifar10-robust`, lamp", "`cifar10-robust`, learned"]
+    names = [
+        "third",
+        "second, data.augment=reflect-flip",
+        "first",
+        "`cifar10-robust`, lamp",
+        "`cifar10-robust`, learned",
+    ]
     assert [line.split(" | ")[0].removeprefix("| ") for line in lines[2:]] == names
-    assert lines[3] == "| first | 1 | 1+2 | 50.0 s | 15.0 s | 4.5× | 80.00 | 50.00 | 45.00 | 44.00 |"
-    assert "| 20.0 s |  | 4.5× | 80.00 ± 0.00 | 50.00 ± 0.00 | 45.50 ± 0.71 | 43.00 |" in lines[4]
-    assert "| 30.0 s |  | 6.5× | 80.00 | 50.00 | 47.00 | 43.00 |" in lines[5]
+    assert lines[4] == "| first | 1 | 1+2 | 50.0 s | 15.0 s | 4.5× | 80.00 | 50.00 | 45.00 | 44.00 |"
+    assert "| 25.0 s |  | 4.5× | 80.00 ± 0.00 | 50.00 ± 0.00 | 45.50 ± 0.71 | 43.00 |" in lines[5]
+    assert "| 30.0 s |  | 6.5× | 80.00 | 50.00 | 47.00 | 43.00 |" in lines[6]
     equal_time.draw_equal_time(tmp_path / "equal-time.json", tmp_path / "picture.png")
     assert (tmp_path / "picture.png").read_bytes().startswith(b"\x89PNG")

@@ -41,7 +41,39 @@ def test_autoattack_is_added_to_a_row_whose_run_is_there(few: list[str], tmp_pat
     (after,) = json.loads(out.read_text())
     assert (after.pop("autoattack") <= before.pop("natural"), after.pop("n_autoattack")) == (True, 5)
     after.pop("natural")
+    assert after["wall_seconds"] is not None  # of the run, which was there
     assert after == {key: value for key, value in before.items() if key not in ("autoattack", "n_autoattack")}
+
+
+def test_runs_with_other_settings_are_other_runs_and_no_rows_of_the_preset(few: list[str], tmp_path: Path) -> None:
+    out = tmp_path / "rows.json"
+    words = [*few, "--set", "finetune.epochs=1", "--set", "teacher.minimum=0", "--seeds", "0", "--rates", "4"]
+    words += ["--presets", "mnist-robust", "--autoattack", "0", "--out", str(out), "--runs", str(tmp_path / "runs")]
+    for epochs in ("1", "2"):
+        robust.main([*words, "--set", f"search.epochs={epochs}"], Progress())
+    first, second = json.loads(out.read_text())
+    assert (first["epochs"], second["epochs"]) == ("1+1", "2+1")
+    assert len({path.name for path in (tmp_path / "runs").iterdir()}) == 2
+    row = {**first, **CURRENT, "architecture": "resnet18", "rate": 4.0, "allocation": "lamp", "settings": []}
+    other = {**row, "settings": ["finetune.epochs=1"]}
+    assert robust.as_it_is(row)
+    assert robust.as_it_is({**row, "settings": ["sparsity.allocation=lamp"]})
+    assert not robust.as_it_is(other)
+    (tmp_path / "both.json").write_text(json.dumps([row, other]))
+    lines = robust.robust_table(tmp_path / "both.json").splitlines()[-2:]
+    assert [line.split(" | ")[0] for line in lines] == ["| `cifar10-robust`", "| `cifar10-robust`, finetune.epochs=1"]
+
+
+def test_a_run_that_is_trained_anew_has_its_own_time(few: list[str], tmp_path: Path) -> None:
+    out = tmp_path / "rows.json"
+    words = [*few, "--set", "search.epochs=1", "--set", "finetune.epochs=1", "--set", "teacher.minimum=0"]
+    words += ["--seeds", "0", "--rates", "4", "--presets", "mnist-robust", "--out", str(out)]
+    robust.main([*words, "--autoattack", "0", "--runs", str(tmp_path / "first")], Progress())
+    (before,) = json.loads(out.read_text())
+    out.write_text(json.dumps([before | {"wall_seconds": -1.0}]))
+    robust.main([*words, "--autoattack", "5", "--runs", str(tmp_path / "second")], Progress())
+    (after,) = json.loads(out.read_text())
+    assert after["wall_seconds"] > 0
 
 
 def test_the_table_has_both_budgets_and_leaves_open_what_was_not_measured(tmp_path: Path) -> None:
@@ -104,4 +136,5 @@ def test_nothing_begins_when_the_time_is_over(few: list[str], tmp_path: Path, to
     out = tmp_path / "rows.json"
     robust.main([*few, "--presets", "mnist-robust", "--rates", "8", "--minutes", "-1", "--out", str(out)], told)
     assert not out.exists()
-    assert told.said == ["-1 minutes are over; stopped before mnist-robust-weights-lamp-x8-seed0"]
+    (said,) = told.said
+    assert said.startswith("-1 minutes are over; stopped before mnist-robust-weights-lamp-x8-seed0-")

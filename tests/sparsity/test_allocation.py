@@ -173,7 +173,7 @@ class TestMultiplyAdds:
         st.integers(0, 2**31),
         st.sampled_from(sorted(ALLOCATIONS)),
     )
-    def test_it_is_never_exceeded_and_missed_by_less_than_a_weight(
+    def test_it_is_never_exceeded_and_missed_by_less_than_any_weight_that_could_be_kept(
         self, shapes: list[tuple[int, int, int]], rate: float, seed: int, name: str
     ) -> None:
         generator = torch.Generator().manual_seed(seed)
@@ -186,7 +186,7 @@ class TestMultiplyAdds:
         spent = sum(number * costs[layer] for layer, number in kept.items())
         with_room = [costs[layer] for layer, weight in weights.items() if kept[layer] < weight.numel()]
         assert spent <= full / Fraction(str(rate))
-        assert math.floor(full / Fraction(str(rate))) - spent <= max(with_room, default=0)
+        assert math.floor(full / Fraction(str(rate))) - spent < min(with_room, default=1)
         assert all(1 <= kept[layer] <= weight.numel() for layer, weight in weights.items())
 
     def test_the_uniform_rate_is_the_same_in_both(self) -> None:
@@ -220,7 +220,7 @@ class TestMultiplyAdds:
         spent = 36 * kept["conv.weight"] + kept["hidden.weight"] + kept["out.weight"]
         dense = 36 * 36 + 144 * 16 + 16 * 3
         assert (summary["macs"], summary["macs_dense"]) == (spent, dense)
-        assert spent <= dense / 3 < spent + 36
+        assert spent == dense // 3  # exactly, as a weight of the linear layers costs one
         assert summary["macs_rate"] == dense / spent
 
     def test_harp_refuses_it_in_one_line(

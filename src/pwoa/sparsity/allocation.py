@@ -1,6 +1,7 @@
 """Allocations: how many weights each layer keeps, meeting a budget of weights or of multiply-adds.
 
-A budget of weights is met exactly. One of multiply-adds is never exceeded, and missed by less than the dearest weight.
+A budget of weights is met exactly. One of multiply-adds is never exceeded, and missed by less than the cheapest weight
+costs that could still be kept: not at all where a weight costs one, as in the last layer of most networks.
 """
 
 import math
@@ -117,6 +118,7 @@ def uniform(
     kept = {name: math.floor(share) for name, share in shares.items()}
     by_remainder = sorted(kept, key=lambda name: kept[name] - shares[name])
     _add_one_each(kept, by_remainder, total, units)
+    _spend_rest(kept, numbers, total, units)
     for name, number in kept.items():
         if number == 0:
             raise InputError(
@@ -176,9 +178,7 @@ def _ranked(scores: Mapping[str, Tensor], weights: Mapping[str, Tensor], rate: R
     ends = torch.tensor([len(own) for own in scores.values()]).cumsum(0)
     layers = torch.bucketize(chosen, ends, right=True)
     kept = dict(zip(weights, layers.bincount(minlength=len(scores)).tolist(), strict=True))
-    cheapest = sorted(kept, key=lambda name: units.get(name, 1))
-    for name in cheapest if units else ():  # what the next weight in rank was too dear for
-        kept[name] += min(len(scores[name]) - kept[name], (total - cost(kept, units)) // units.get(name, 1))
+    _spend_rest(kept, sizes(weights), total, units)  # what the next weight in rank was too dear for
     return kept
 
 
@@ -226,6 +226,7 @@ def shared_out(
     with_room = [name for name in kept if kept[name] < limits[name]]
     with_room.sort(key=lambda name: kept[name] - low * wanted[name])
     _add_one_each(kept, with_room, total, units)
+    _spend_rest(kept, limits, total, units)
     return kept
 
 
@@ -236,6 +237,15 @@ def _add_one_each(kept: dict[str, int], names: list[str], total: int, units: Cos
         if units.get(name, 1) <= left:
             kept[name] += 1
             left -= units.get(name, 1)
+
+
+def _spend_rest(kept: dict[str, int], limits: Mapping[str, int], total: int, units: Costs) -> None:
+    """Let layers keep as many more as the rest of a total pays for, those of dear weights first: so these are few."""
+    left = total - cost(kept, units)
+    for name in sorted(kept, key=lambda name: -units.get(name, 1)):
+        more = min(limits[name] - kept[name], left // units.get(name, 1))
+        kept[name] += more
+        left -= more * units.get(name, 1)
 
 
 def _exact(rate: Rate) -> Fraction:
