@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 
 import pytest
@@ -42,5 +43,7 @@ def test_what_passes_its_time_on_and_what_takes_little_are_left_out() -> None:
 
 
 def test_what_fails_ends_the_watching_too() -> None:
+    before = threading.active_count()
     with pytest.raises(ZeroDivisionError):
         timeline(lambda: 1 / 0)
+    assert threading.active_count() == before

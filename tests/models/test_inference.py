@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,6 +18,7 @@ from pwoa.models import inference
 from pwoa.models.border import LogitModel
 from pwoa.models.folding import _ConvRelu, fold
 from pwoa.models.inference import _agrees, _Half, attack_copy
+from tests.tape import Tape
 
 Rule = Callable[[Any, Tensor], Any]
 CLASSES = 3
@@ -412,6 +415,33 @@ def test_a_model_bound_by_launches_gets_one_graph_a_size_and_kind(monkeypatch: p
             half(X[:n])
             assert_near(gradient(half, X[:n], cross_entropy), gradient(net(), X[:n], cross_entropy))
     assert graphs == [(2, False), (2, True), (16, False), (16, True)]
+
+
+def test_graphs_there_and_back_are_the_network_on_every_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With tapes in place of CUDA graphs, which have the operations, not the numbers of the batch they were made on."""
+
+    class Graph(Tape):
+        def pool(self) -> None:
+            pass
+
+    still = SimpleNamespace(wait_stream=lambda other: None)
+    monkeypatch.setattr(torch.cuda, "Stream", lambda: still)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda: still)
+    monkeypatch.setattr(torch.cuda, "stream", lambda stream: nullcontext())
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", partial(Graph, done=False))
+    monkeypatch.setattr(torch.cuda, "graph", lambda graph, pool=None: graph)
+    model, batches = net(), [images(4), 1 - images(4), images(4) / 2]
+    graphs = inference._Graphed(model, batches[0].clone().requires_grad_())
+    for x in batches:
+        torch.testing.assert_close(graphs(x), model(x))
+        torch.testing.assert_close(gradient(graphs, x, cross_entropy), gradient(model, x, cross_entropy))
+    x = batches[1].clone().requires_grad_()
+    (first,) = torch.autograd.grad(graphs(x).square().sum(), x, create_graph=True)
+    with pytest.raises(RuntimeError, match="once_differentiable"):
+        first.sum().backward()
+    only_there = inference._Graphed(model, batches[0].clone())
+    for x in batches:
+        torch.testing.assert_close(only_there(x), model(x))
 
 
 @pytest.mark.parametrize(("launched", "finished", "bound"), [(1.0, 1.2, True), (1.0, 10.0, False)])

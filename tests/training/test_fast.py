@@ -13,8 +13,6 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
 import pwoa
 from pwoa.data.images import Data, Images
@@ -34,6 +32,7 @@ from pwoa.training import engine, fast
 from pwoa.training.fast import FIRST, Replayed, compiled
 from pwoa.training.stage import Batch, Loss, Material, Stage
 from pwoa.training.steps import Context
+from tests.tape import Tape
 
 Make = Callable[..., Recipe]
 
@@ -263,34 +262,6 @@ def test_what_cannot_be_recorded_is_an_error_with_a_way_out() -> None:
         replayed(lambda values: None, torch.zeros(1), None)
     with pytest.raises(pwoa.InputError, match=r"recorded .*: operation not permitted .* capturing; use training.mode="):
         replayed(lambda values: None, torch.zeros(1), None)
-
-
-class Tape(TorchDispatchMode):
-    """Stands in for a CUDA graph: the operations with the numbers and the tensors that they had when it was recorded.
-
-    What Python computed in between is not done again, so that a number that has changed since is a stale one. Where a
-    CUDA graph is recorded without being done, this one is done, and so the first replay has nothing to do.
-    """
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._operations: list[tuple[Any, tuple[Any, ...], dict[str, Any], Any]] = []
-        self._done = True
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        result = func(*args, **(kwargs or {}))
-        self._operations.append((func, args, kwargs or {}, result))
-        return result
-
-    @torch.no_grad()
-    def replay(self) -> None:
-        for func, args, kwargs, result in [] if self._done else self._operations:
-            again = func(*args, **kwargs)
-            if not any(value.alias_info for value in func._schema.returns):
-                for place, value in zip(tree_leaves(result), tree_leaves(again), strict=True):
-                    if isinstance(place, torch.Tensor):  # backward passes leave some out
-                        place.copy_(value)
-        self._done = False
 
 
 @pytest.fixture

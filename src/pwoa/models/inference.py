@@ -14,6 +14,7 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 from torch.fx import GraphModule
 
 from pwoa.models.border import LogitModel, as_logits, evaluating
@@ -265,6 +266,7 @@ class _Replay(torch.autograd.Function):
         return graphs.output.detach()
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, None]:
         graphs = ctx.graphs
         graphs.given.copy_(gradient)
