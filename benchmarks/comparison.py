@@ -28,6 +28,8 @@ PUBLISHED = {
 Adversarial Pruning Benchmark."""
 BEYOND = (16.0, 64.0, 100.0)
 """The rates at which the headline shows the preset that goes beyond the paper."""
+NAIVE = "magnitude"
+"""The method that forgets robustness: the smallest weights go at once, and the others are trained as usual."""
 _PUBLISHED_NETWORK = ("cifar10", "resnet18")
 _PUBLISHED_RATE = 10.0
 _SHORT = 20
@@ -105,11 +107,12 @@ def headline_table(path: Path) -> str:
     for line in [*dense, *sorted(pruned, key=lambda line: _means(line)[1])]:
         row = line[0]
         accuracies = (mean_and_deviation([row[column] for row in line]) for column in COLUMNS)
-        cells.append([_name(row), f"{row['rate']:g}", *accuracies])
+        name = f"{NAIVE} (naive)" if row["method"] == NAIVE else _name(row)
+        cells.append([name, f"{row['rate']:g}", *accuracies])
     beyond = _beyond(path.with_name("robust.json"))
     same = next(iter(beyond.values()))
     seen = [mean_and_deviation([row[f"teacher_{column}"] for row in same]) for column in COLUMNS[:-1]]
-    cells.append([f"{TEACHER} †", "1", *seen, cells[0][-1]])
+    cells.append([f"{TEACHER} †", "1", *seen, cells[0][-1].partition(" ")[0]])
     cells += [
         [f"{ROBUST} †", f"{rate:g}", *(mean_and_deviation([row[column] for row in own]) for column in COLUMNS)]
         for rate, own in beyond.items()
