@@ -124,7 +124,8 @@ def headline_table(path: Path) -> str:
         f"{first['n']:,} test images (AutoAttack: {first['n_autoattack']:,}), {first['device']}; accuracy in percent, "
         "mean ± standard deviation:\n\n"
         + markdown(["method", "rate", *(attack_label(column) for column in COLUMNS)], cells)
-        + f"\n\n† beyond the paper, 16 epochs, all 10,000 test images; {seeds}; AutoAttack on 1,000 images, one seed."
+        + "\n\n† all 10,000 test images, AutoAttack on 1,000 and of one seed. "
+        f"{ROBUST} is beyond the paper: 16 epochs, {seeds}."
     )
 
 

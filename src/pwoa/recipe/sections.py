@@ -251,8 +251,6 @@ class Recipe:
 
     own: the settings of the method's own section, if it has one, as (key, value). The method itself says which there
     are; its section is named like the method.
-    given: the names of the settings that `with_settings` gave a value, on top of a preset or a file. By it recipes do
-    not differ.
     """
 
     method: str = setting(
@@ -271,6 +269,7 @@ class Recipe:
     evaluation: Evaluation = Evaluation()
     own: tuple[tuple[str, Any], ...] = ()
     given: frozenset[str] = field(default=frozenset(), compare=False, repr=False)
+    """The names of the settings that `with_settings` gave on top of a preset or a file; recipes do not differ by it."""
 
     def with_settings(self, settings: Mapping[str, Any] | Iterable[str], where: str = "settings") -> Recipe:
         """Return a copy with `{"section.key": value}` or `["section.key=value"]` applied and checked.
