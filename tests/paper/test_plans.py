@@ -10,15 +10,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from pwoa.errors import InputError
 from pwoa.methods import find_method
+from pwoa.models.architectures.registry import build
 from pwoa.models.checkpoints.folder import fingerprint
 from pwoa.models.load import load_model
 from pwoa.paper.cost import Rates, time_text
 from pwoa.paper.figures import place_of
 from pwoa.paper.plan import ATTACKS, ORDER, SCALES, Cell, Plan, choose, load_plan, published, published_row
-from pwoa.paper.rows import of_these_teachers, steady_seconds
+from pwoa.paper.rows import dense_key, is_whole, merged, of_these_teachers, steady_seconds
 from pwoa.paper.tables import Table, find, parameters, table_of
 from pwoa.paper.teachers import Teachers, training_points
 from pwoa.recipe import load_recipe
@@ -216,10 +218,48 @@ def test_the_seconds_of_the_first_epoch_of_a_stage_are_not_those_of_compiling() 
     lines = [{"stage": stage, "seconds": value} for stage, values in seconds.items() for value in values]
     assert steady_seconds(lines) == pytest.approx(3 * 3 + 2 * 5 + 7)
     cells = plan("mix").cells[:1]
-    for row in (rows_of(cells, training_seconds=84.0, steady_seconds=26.0), rows_of(cells, training_seconds=26.0)):
-        found = find(row, cells[0])
+    for rows, place in ((rows_of(cells, steady_seconds=26.0), 26.0), (rows_of(cells), None)):
+        found = find(rows, cells[0])
         assert found is not None
-        assert place_of("training_seconds", cells[0], found) == 26.0
+        assert place_of("training_seconds", cells[0], found) == place
+
+
+def test_other_tables_do_not_show_what_was_measured_for_the_curves() -> None:
+    table, curves = plan("ablation-mnist", "quick"), plan("security", "quick")
+    dense = {
+        "table": "ablation-mnist",
+        "run": "lenet-mnist-pgd-at",
+        "scale": "quick",
+        "seed": 0,
+        "n": 200,
+        "epochs": "0",
+    }
+    dense |= asdict(dense_key(table.cells[0].key)) | {"fgsm": 99.0, "pgd20": 97.0, "natural": 100.0, "strong": 94.0}
+    own = rows_of(table.cells, table="ablation-mnist", scale="quick", n=200, epochs="1+2", autoattack=None, strong=80.0)
+    rows = [dense, *own, {**dense, "table": "security", "fgsm": None, "pgd20": None}]
+    rows += rows_of(curves.cells, table="security", scale="quick", n=200, epochs="1+2", autoattack=None, strong=40.0)
+    lines = table_of(table, rows).lines
+    assert (lines[0][2].split()[0], lines[0][4].split()[0]) == ("99.00", "97.00")
+    assert [line[6].split()[0] for line in lines[1:]] == ["80.00"] * 4
+    assert {line[3].split()[0] for line in table_of(curves, rows).lines[1:]} == {"40.00"}
+
+
+def test_a_teacher_that_was_measured_by_fewer_attacks_or_images_is_not_done(tmp_path: Path) -> None:
+    cell = next(cell for cell in plan("pretrained").cells if cell.key.teacher == "lenet-mnist-pgd-at")
+    row = dict.fromkeys(ATTACKS, 90.0) | {"n": 10_000}
+    assert is_whole(row, cell)
+    assert not is_whole({**row, "n": 1000}, cell)
+    assert not is_whole({**row, "fgsm": None}, cell)
+
+
+def test_settings_for_all_runs_are_in_them_as_they_are_trained() -> None:
+    given = ["search.full_rate=16", "finetune.epochs=3"]
+    for cell in load_plan("naive", "quick", where, given).cells:
+        assert cell.recipe.finetune.epochs == 3
+        assert cell.recipe == find_method(cell.recipe.method).complete(cell.recipe)
+        assert cell.settings == "search.full_rate=16.0, finetune.epochs=3"
+        assert cell.point.notes
+    assert plan("naive", "quick").cells[0].point.notes == ()
 
 
 def test_rows_of_another_teacher_of_the_same_name_are_left_out() -> None:
@@ -231,6 +271,29 @@ def test_rows_of_another_teacher_of_the_same_name_are_left_out() -> None:
     assert of_these_teachers(everything, lambda name: None) == [older, new, beside, lite]
     assert Teachers(None, Path("nowhere")).fingerprint("lenet-mnist-pgd-at") == fingerprint(load_model("embedded"))[:12]
     assert Teachers(None, Path("nowhere")).fingerprint("resnet18-cifar10-trades") is None
+
+
+def test_a_row_with_a_fingerprint_takes_the_place_of_one_without() -> None:
+    cells = plan("naive").cells[:1]
+    (old,), (new,) = rows_of(cells, strong=10.0), rows_of(cells, strong=90.0, fingerprint="f")
+    del old["settings"]
+    assert merged([old], [new]) == [new]
+    other = {**new, "fingerprint": "g"}
+    assert merged([new], [other]) == [new, other]
+    found = find([old, {**new, "fingerprint": None}], cells[0])
+    assert found is not None
+    assert len(found.rows) == 1
+
+
+def test_a_teacher_is_the_one_with_the_normalisation_that_is_given(tmp_path: Path) -> None:
+    plain = Teachers(None, tmp_path)
+    assert plain.fingerprint("nobody-knows-it") is None
+    with pytest.raises(InputError, match=r"teacher.checkpoint is what the plans say; give --teachers"):
+        Teachers(None, tmp_path, (), ["teacher.checkpoint=mine.pt"])
+    torch.save(build("resnet18", 10, 3).state_dict(), tmp_path / "resnet18-cifar10-trades.pt")
+    name, given = "resnet18-cifar10-trades", ["teacher.mean=0.5,0.5,0.5", "teacher.std=0.2,0.2,0.2"]
+    first, second = (Teachers(tmp_path, tmp_path / "none", (), settings).fingerprint(name) for settings in ([], given))
+    assert first != second
 
 
 def test_the_parameters_are_the_papers_but_where_it_is_said() -> None:

@@ -18,6 +18,7 @@ from pwoa.paper.rows import (
     ROWS,
     Row,
     is_finished,
+    is_whole,
     load_rows,
     merged,
     of_these_teachers,
@@ -85,7 +86,7 @@ class Work:
             raise InputError(f"--scale {scale}: one of {', '.join(SCALES)}")
         there, known = Path(out), Path(results)
         of_teachers = load_rows(known / "teachers.json")
-        places = Teachers(Path(teachers) if teachers else None, there / _TRAINED, of_teachers)
+        places = Teachers(Path(teachers) if teachers else None, there / _TRAINED, of_teachers, settings)
         plans = [load_plan(name, scale, places.where, settings) for name in choose(names)]
         return cls(plans, scale, there, places, load_rows(known / ROWS), load_rows(known / PLANE))
 
@@ -97,7 +98,9 @@ class Work:
     def done(self, plan: Plan, cell: Cell) -> bool:
         """Tell whether a cell is measured, in the folder of the runs or in earlier results."""
         known = [row for row in self.earlier if row.get("run") == cell.run and row.get("scale") == self.scale]
-        known = of_these_teachers(known, self.teachers.fingerprint)
+        known = [row for row in of_these_teachers(known, self.teachers.fingerprint) if plan.shows(row)]
+        if cell.measures:  # whose run is called the same, however it was measured
+            known = [row for row in known if is_whole(row, cell)]
         needs = plan.show == "plane" and not any(row.get("run") == cell.run for row in self.plane)
         if known and not needs:
             return True

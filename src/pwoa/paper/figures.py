@@ -15,6 +15,7 @@ _WORDS = {"start": "teacher", "finetune": "fine-tuning"}
 
 def draw(plan: Plan, rows: Sequence[Row], plane: Sequence[Row], folder: Path) -> list[Path]:
     """Draw a figure in every format; nothing if no point of it is measured."""
+    rows = [row for row in rows if plan.shows(row)]
     if plan.show == "plane":
         panels = _plane(plan, plane)
     else:
@@ -44,10 +45,10 @@ def _curves(plan: Plan, rows: Sequence[Row]) -> dict[str, dict[str, Line]]:
         for name in dict.fromkeys(map(_name, cells)):
             own = [cell for cell in cells if _name(cell) == name]
             found = [(cell, one) for cell in own if (one := find(rows, cell)) and _accuracy(one) is not None]
-            if found:
-                words = [f"{cell.key.mix:g}" for cell, _ in found] if plan.x == "training_seconds" else []
-                x = [place_of(plan.x, cell, one) for cell, one in found]
-                lines[name] = Line(x, [_accuracy(one) or 0.0 for _, one in found], words)
+            placed = [(x, cell, one) for cell, one in found if (x := place_of(plan.x, cell, one)) is not None]
+            if placed:
+                words = [f"{cell.key.mix:g}" for _, cell, _ in placed] if plan.x == "training_seconds" else []
+                lines[name] = Line([x for x, *_ in placed], [_accuracy(one) or 0.0 for *_, one in placed], words)
             if published := _published(plan, own):
                 lines[f"{name}, paper"] = published
         panels[panel] = lines
@@ -56,12 +57,11 @@ def _curves(plan: Plan, rows: Sequence[Row]) -> dict[str, dict[str, Line]]:
 
 def _security(plan: Plan, rows: Sequence[Row]) -> dict[str, dict[str, Line]]:
     """Return for each teacher its accuracy over the radius, and that of the networks pruned from it."""
-    shown = [row for row in rows if plan.shows(row)]
     panels: dict[str, dict[str, Line]] = {}
     for panel, cells in _panels(plan).items():
         lines: dict[str, Line] = {}
         for cell in (dense_cell(cells[0]), *cells):
-            found = find(shown, cell)
+            found = find(rows, cell)
             if curves := [row["curve"] for row in (found.rows if found else ()) if row.get("curve")]:
                 radii = [radius for radius, _ in curves[0]]
                 means = [statistics.mean(curve[place][1] for curve in curves) for place in range(len(radii))]
@@ -119,12 +119,12 @@ def _name(cell: Cell) -> str:
     return names.get(str(key.objective), str(key.objective)) if key.method == "pwoa" else key.method
 
 
-def place_of(axis: str, cell: Cell, found: Found) -> float:
-    """Return where on an axis a point is."""
+def place_of(axis: str, cell: Cell, found: Found) -> float | None:
+    """Return where on an axis a point is; None if nobody knows what its training takes without compiling."""
     if axis == "rate":
         return cell.key.rate
-    times = [row.get("steady_seconds") or row["training_seconds"] for row in found.rows]
-    return float(sum(times) / len(times))
+    times = [row["steady_seconds"] for row in found.rows if row.get("steady_seconds")]
+    return float(sum(times) / len(times)) if times else None
 
 
 def _accuracy(found: Found) -> float | None:

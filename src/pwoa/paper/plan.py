@@ -18,6 +18,7 @@ from typing import Any
 
 from pwoa.errors import InputError, did_you_mean
 from pwoa.methods import find_method
+from pwoa.methods.pace import pace_notes
 from pwoa.models.checkpoints.folder import WEIGHTS
 from pwoa.recipe import Recipe, flat, load_recipe
 from pwoa.recipe.sections import INCIDENTAL
@@ -45,6 +46,8 @@ ORDER = (
     "security",
 )
 """The plans, in the order of the paper; the last two are not in it."""
+CURVES = "security"
+"""The plan whose runs are measured by attacks of its own, so that its rows are for it alone."""
 SCALES = ("quick", "short", "paper")
 ATTACKS = ("natural", "fgsm", "pgd10", "pgd20", "cw", "autoattack")
 """What the paper's tables measure."""
@@ -84,7 +87,8 @@ class Cell:
     """A line of a table, or a point of a figure: what the paper calls it, what it is at this scale, and its run.
 
     run: the name of its folder, the same for all cells with these settings; of a dense teacher, the teacher's name.
-    needs: the teachers that must be there. settings: those that were changed by hand, the seed aside.
+    needs: the teachers that must be there. settings: those that were changed by hand, the seed aside. notes: what is
+    trained otherwise than asked.
     """
 
     paper: Key
@@ -93,6 +97,7 @@ class Cell:
     recipe: Recipe
     needs: tuple[str, ...] = ()
     settings: str = ""
+    notes: tuple[str, ...] = ()
 
     @property
     def measures(self) -> bool:
@@ -107,15 +112,14 @@ class Cell:
     @property
     def point(self) -> Point:
         """The run as a point of a sweep."""
-        return Point(self.run, self.run, self.recipe)
+        return Point(self.run, self.run, self.recipe, notes=self.notes)
 
 
 @dataclass(frozen=True)
 class Plan:
     """A table or figure: how it is shown, its label in the paper's source, its cells, and what a figure's x axis is.
 
-    attacks: what its table has columns for. A plan of curves shows only its own runs, as others did not look for the
-        nearest broken images.
+    attacks: what its table has columns for.
     """
 
     name: str
@@ -128,7 +132,7 @@ class Plan:
 
     def shows(self, row: Mapping[str, Any]) -> bool:
         """Tell whether a row may be shown, by the table that it was measured for."""
-        return self.show != "curve" or row.get("table") == self.name
+        return (row.get("table") == CURVES) == (self.name == CURVES)
 
 
 @cache
@@ -187,7 +191,8 @@ def _cells(plan: str, grid: Mapping[str, Any], scale: str, where: Where, setting
 
 def _cell(plan: str, teacher: str | None, recipe: Recipe, scale: str, settings: Sequence[str]) -> Cell:
     plain = scaled(recipe, scale, plan)
-    changed = plain.with_settings(settings)
+    asked = plain.with_settings(settings)
+    changed = find_method(asked.method).complete(asked)
     here = rehearsed(teacher, scale)
     named = f"{here or changed.teacher.architecture}-{_short(changed)}"
     usual = flat(
@@ -196,8 +201,8 @@ def _cell(plan: str, teacher: str | None, recipe: Recipe, scale: str, settings: 
     unusual = {key: str(value) for key, value in flat(changed).items() if value != usual.get(key)}
     known = {key: text for key, text in unusual.items() if key not in (*INCIDENTAL, "apd.teacher")}
     code = zlib.crc32(json.dumps([here, known], sort_keys=True).encode())
-    by_hand = _changed_by_hand(plain, changed)
-    return Cell(key_of(recipe, teacher), key_of(changed, here), f"{named}-{code:08x}", changed, settings=by_hand)
+    keys, notes = (key_of(recipe, teacher), key_of(changed, here)), tuple(pace_notes(asked, changed))
+    return Cell(*keys, f"{named}-{code:08x}", changed, settings=_changed_by_hand(plain, asked), notes=notes)
 
 
 def _changed_by_hand(plain: Recipe, changed: Recipe) -> str:

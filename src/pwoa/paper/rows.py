@@ -5,8 +5,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from pwoa.attacks.registry import parse_attacks
 from pwoa.errors import InputError
 from pwoa.evaluation.folder import ASKED, OF_MODEL, FinishedEvaluation
+from pwoa.paper.cost import IMAGES
 from pwoa.paper.plan import ATTACKS, TEACHER, Cell, Key, Plan, find_teacher, known_teachers, published_row
 from pwoa.recipe import recorded_recipe, records_recipe
 from pwoa.runs.folder import TEACHER as OF_TEACHER
@@ -35,6 +37,14 @@ def is_finished(folder: Path, cell: Cell) -> bool:
     if changed := recorded_recipe(place).differences(cell.recipe):
         raise InputError(f"{place} holds another run ({', '.join(changed)}); choose another --out")
     return True
+
+
+def is_whole(row: Row, cell: Cell) -> bool:
+    """Tell whether the row of a teacher has all attacks of its cell, on all of its images."""
+    evaluation = cell.recipe.evaluation
+    attacks = [name for name in parse_attacks(evaluation.attacks) if name in (*ATTACKS, NEAREST)]
+    images = evaluation.images or IMAGES[cell.key.dataset][1]
+    return row["n"] == images and all(row.get(name) is not None for name in attacks)
 
 
 def row_of(plan: str, cell: Cell, scale: str, folder: Path) -> Row:
@@ -201,7 +211,11 @@ def merged(before: Iterable[Row], new: Iterable[Row]) -> list[Row]:
         own = ("table", "run", "teacher", "fingerprint", "scale", "seed", "stage", "epoch")
         return tuple(row.get(key) for key in own)
 
-    return list({which(row): row for row in (*before, *new)}.values())
+    rows: dict[tuple[Any, ...], Row] = {}
+    for row in (*before, *new):
+        rows.pop(which({**row, "fingerprint": None}), None)  # written when rows had none
+        rows[which(row)] = row
+    return list(rows.values())
 
 
 def fits(row: Mapping[str, Any], key: Key) -> bool:

@@ -119,7 +119,7 @@ def find(rows: Sequence[Row], cell: Cell) -> Found | None:
 
 def _run_of(row: Row) -> tuple[Any, ...]:
     """Return what tells the run of a row from others; several tables may have it."""
-    return tuple(row.get(key) for key in ("run", "scale", "seed", *_ALIKE))
+    return tuple(row.get(key) or "" for key in ("run", "scale", "seed", *_ALIKE))
 
 
 def _values(rows: Sequence[Row]) -> dict[str, float | None]:

@@ -8,9 +8,9 @@ from typing import Any
 from pwoa.errors import InputError
 from pwoa.models.checkpoints.folder import WEIGHTS, fingerprint
 from pwoa.models.load import kind_of, load_model
-from pwoa.paper.plan import find_teacher
+from pwoa.paper.plan import find_teacher, known_teachers
 from pwoa.paper.rows import SHORT
-from pwoa.recipe import load_recipe
+from pwoa.recipe import Recipe, load_recipe, numbers
 from pwoa.storage.folder import RESULT
 from pwoa.storage.reading import open_file
 from pwoa.sweep.grid import Point
@@ -22,12 +22,22 @@ class Teachers:
     """The teachers in a folder of the user's, and those that were trained in the folder of the runs.
 
     A teacher NAME is the file NAME.safetensors, NAME.pt or NAME.pth, or the run or model folder NAME.
+
+    settings: those for all runs, which may say by what the images are normalised.
     """
 
-    def __init__(self, given: Path | None, trained: Path, known: Iterable[Mapping[str, Any]] = ()) -> None:
+    def __init__(
+        self, given: Path | None, trained: Path, known: Iterable[Mapping[str, Any]] = (), settings: Sequence[str] = ()
+    ) -> None:
         if given is not None and not given.is_dir():
             raise InputError(f"--teachers {given} is no folder; give the one that holds the teachers' files, by name")
-        self._given, self.trained = given, trained
+        changed = Recipe().with_settings([setting for setting in settings if setting.startswith("teacher.")])
+        for key in ("teacher.checkpoint", "teacher.architecture"):
+            if key in changed.given:
+                raise InputError(
+                    f"{key} is what the plans say; give --teachers, a folder with the teachers' files by name"
+                )
+        self._given, self.trained, self._recipe = given, trained, changed.teacher
         self._fingerprints: dict[str, str | None] = {}
         self._hashes = {str(row["name"]): str(row["sha256"]) for row in known if row.get("sha256")}
 
@@ -53,12 +63,14 @@ class Teachers:
     def fingerprint(self, name: str) -> str | None:
         """Return the fingerprint of a teacher that is at hand, as rows have it; None for one that is not."""
         if name not in self._fingerprints:
-            path, architecture = self.find(name), find_teacher(name).architecture
-            known = None
-            if path is not None:
-                known = fingerprint(load_model(path, architecture=architecture if kind_of(path) == "file" else None))
-            self._fingerprints[name] = known and known[:SHORT]
+            path = self.find(name) if name in known_teachers() else None
+            self._fingerprints[name] = None if path is None else self._fingerprint(name, path)
         return self._fingerprints[name]
+
+    def _fingerprint(self, name: str, path: Path) -> str:
+        mean, std = (numbers(getattr(self._recipe, key), f"teacher.{key}") for key in ("mean", "std"))
+        architecture = find_teacher(name).architecture if kind_of(path) == "file" else None
+        return fingerprint(load_model(path, architecture=architecture, mean=mean, std=std))[:SHORT]
 
     def notes(self, names: Iterable[str]) -> list[str]:
         """Tell which of the teachers are not the ones whose hash is known from earlier results."""
