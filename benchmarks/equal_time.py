@@ -5,8 +5,8 @@
 
 Each method has its own preset, four or five epochs, batches of 512, learning rates of weights that are three times the
 preset's, and adversarial examples only. Natural accuracy, PGD-20 and CW are of all test images, AutoAttack of the first
-1,000 (`--autoattack`; 0 leaves it out). Methods that the file has already with the same settings are skipped, rows from
-before settings were kept are replaced, and none begins after `--minutes`.
+1,000 (`--autoattack`; 0 leaves it out). Methods that the file has already with the same settings are skipped, but rows
+without AutoAttack, or from before settings were kept, are replaced; none begins after `--minutes`.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ import pwoa
 from benchmarks.robust import ATTACKS, AUTOATTACK, ROBUST, is_current, other_settings, strongest
 from benchmarks.rows import Row, load_rows, markdown, one_line, option_parser, rounded
 from pwoa.attacks.registry import attack_label
+from pwoa.paper.rows import steady_seconds
 from pwoa.progress import ConsoleProgress, Progress
 from pwoa.storage.folder import save_rows
 from pwoa.sweep.rows import epochs_of, mean_and_deviation
@@ -53,24 +54,33 @@ def main(words: Sequence[str] | None = None, progress: Progress | None = None) -
     saved = load_rows(options.out)
     for row in rows(options, progress or ConsoleProgress()):
         print(json.dumps(row), flush=True)
-        saved = [
-            old for old in saved if "settings" in old or (old["method"], old["seed"]) != (row["method"], row["seed"])
-        ]
-        saved.append(row)
+        saved = [*(old for old in saved if not is_same(old, row)), row]
         save_rows(options.out, saved)
 
 
 def rows(options: argparse.Namespace, progress: Progress) -> Iterator[Row]:
     """Yield a row for each method, as far as the time goes."""
     began = time.monotonic()
-    present = [(row["method"], row["seed"], row.get("settings")) for row in load_rows(options.out)]
+    complete = [
+        row
+        for row in load_rows(options.out)
+        if "settings" in row and (row["autoattack"] is not None or not options.autoattack)
+    ]
     for method in options.methods:
-        if (method, options.seed, options.settings) in present:
+        recipe = recipe_of(method, options)
+        about = {"method": method, "seed": options.seed, "settings": options.settings}
+        if any(is_same(row, about | {"teacher": Path(recipe.teacher.checkpoint).stem}) for row in complete):
             continue
         if time.monotonic() - began > 60 * options.minutes:
             progress.say(f"{options.minutes:g} minutes are over; stopped before {method}")
             return
-        yield _row(recipe_of(method, options), options, progress)
+        yield _row(recipe, options, progress)
+
+
+def is_same(row: Row, other: Row) -> bool:
+    """Tell whether two rows are of the same measurement; a row from before settings were kept had none."""
+    keys = ("method", "seed", "teacher")
+    return all(row[key] == other[key] for key in keys) and row.get("settings", []) == other["settings"]
 
 
 def recipe_of(method: str, options: argparse.Namespace) -> pwoa.Recipe:
@@ -92,7 +102,7 @@ def _row(recipe: pwoa.Recipe, options: argparse.Namespace, progress: Progress) -
     folder = options.runs / "-".join([recipe.method, recipe.data.augment, f"seed{options.seed}", *settings])
     result = pwoa.prune(recipe=recipe, folder=folder, progress=progress)
     scores = strongest(result, options.autoattack, progress) if options.autoattack else None
-    summary, seconds = result.summary, [line["seconds"] for line in result.metrics]
+    summary = result.summary
     return {
         "dataset": recipe.data.name,
         "architecture": recipe.teacher.architecture,
@@ -111,7 +121,7 @@ def _row(recipe: pwoa.Recipe, options: argparse.Namespace, progress: Progress) -
         "n": summary["images"],
         "n_autoattack": options.autoattack,
         "training_seconds": round(summary["training_seconds"], 1),
-        "later_epochs": [round(value, 2) for value in seconds[1:]],
+        "steady_seconds": round(steady_seconds(result.metrics), 1),
         "device": summary["device"],
     }
 
@@ -120,7 +130,7 @@ def equal_time_table(path: Path) -> str:
     """Return methods with adversarial examples that trained about as long as the preset robust, which is the last."""
     lines = []
     for row in sorted(load_rows(path), key=lambda row: row["autoattack"] or 0.0):
-        times = (row["training_seconds"], without_compiling(row["later_epochs"]))
+        times = (row["training_seconds"], without_compiling(row))
         lines.append([_name(row), f"{row['mix']:g}", row["epochs"], *(f"{time:.1f} s" for time in times)])
         lines[-1] += [f"{row['macs_rate']:.3g}×", *map(_percent, (row[column] for column in (*ATTACKS, "autoattack")))]
     for allocation, own in _own(path).items():
@@ -139,7 +149,7 @@ def draw_equal_time(path: Path, picture: Path) -> None:
     """
     figure = Figure(figsize=(6.4, 3.6), layout="constrained")
     axes = figure.subplots()
-    points = [(_name(row), without_compiling(row["later_epochs"]), row, "#dd8452") for row in load_rows(path)]
+    points = [(_name(row), without_compiling(row), row, "#dd8452") for row in load_rows(path)]
     points = [point for point in points if point[2]["autoattack"] is not None]
     for allocation, own in _own(path).items():
         attacked = next(row for row in own if row["autoattack"] is not None)
@@ -171,9 +181,13 @@ def _percent(value: float | None) -> str:
     return "" if value is None else f"{value:.2f}"
 
 
-def without_compiling(later: Sequence[float]) -> float:
-    """Return the seconds of all epochs with the first, in which programs are compiled, as long as the later ones."""
-    return sum(later) + statistics.mean(later)
+def without_compiling(row: Row) -> float:
+    """Return the seconds of training with first epochs, in which programs are compiled, as long as the later ones.
+
+    Older rows have those of the later epochs alone, of both stages.
+    """
+    later = row.get("later_epochs", [])
+    return float(row["steady_seconds"] if "steady_seconds" in row else sum(later) + statistics.mean(later))
 
 
 def _own(path: Path) -> dict[str, list[Row]]:

@@ -5,7 +5,7 @@
 
 Natural accuracy, PGD-20 and CW are of all test images (`--images`), AutoAttack of the first 1,000 (`--autoattack`).
 `wall_seconds` are from the start of the run to its last attack but AutoAttack, compilation included; null where it was
-there before. Rows that the file has already are skipped, no run begins after `--minutes`, and a killed run goes on in
+begun before. Rows that the file has already are skipped, no run begins after `--minutes`, and a killed run goes on in
 its folder under `--runs`. With `--autoattack 0` it is left out, and the same command without that adds it to the rows
 whose runs are still there.
 """
@@ -34,6 +34,8 @@ from pwoa.sweep.rows import TEACHER, epochs_of, mean_and_deviation
 
 ATTACKS, AUTOATTACK = ("natural", "pgd20", "cw"), 1000
 ROBUST = "cifar10-robust"
+SHOWN = 2
+"""So many settings that were given by hand stand in a line."""
 _SAME = (
     *("dataset", "architecture", "teacher", "preset", "augment", "batch", "allocation", "budget", "rate", "seed"),
     *("epochs", "settings"),
@@ -73,7 +75,7 @@ def rows(options: argparse.Namespace, present: Sequence[Row], progress: Progress
                 if time.monotonic() - began > 60 * options.minutes:
                     progress.say(f"{options.minutes:g} minutes are over; stopped before {folder.name}")
                     return
-                there, start = Run(folder).finished, time.monotonic()
+                there, start = Run(folder).started, time.monotonic()
                 result = pwoa.prune(recipe=recipe, folder=folder, teacher_evaluation=measured, progress=progress)
                 wall = None if there else round(time.monotonic() - start, 1)
                 measured = measured or result.folder / OF_TEACHER
@@ -94,6 +96,12 @@ def _run_name(recipe: pwoa.Recipe, about: Row) -> str:
 def other_settings(row: Row) -> list[str]:
     """Return the settings of a row that no column of its own says."""
     return [setting for setting in row.get("settings", ()) if not setting.startswith("sparsity.allocation=")]
+
+
+def _settings_text(row: Row) -> str:
+    """Write the other settings of a row; of many only how many they are."""
+    others = other_settings(row)
+    return ", ".join(others) if len(others) <= SHOWN else f"with {len(others)} settings"
 
 
 def _recipe(options: argparse.Namespace, preset: str, rate: float, seed: int) -> pwoa.Recipe:
@@ -222,15 +230,15 @@ def aims_table(path: Path) -> str:
 def _table_of_network(measured: Sequence[Row], strongest: float | None) -> str:
     groups: dict[tuple[Any, ...], list[Row]] = {}
     for row in sorted(measured, key=lambda row: (row["preset"], row["budget"] == "macs", row["rate"])):
-        settings = ", ".join(other_settings(row)) if is_current(row) else ""
-        key = (row["preset"], row["budget"], row["rate"], row["allocation"], row["epochs"], settings)
+        own = (row["augment"], row["batch"], _settings_text(row))
+        key = (row["preset"], row["budget"], row["rate"], row["allocation"], row["epochs"], *own)
         groups.setdefault(key, []).append(row)
     columns = (*ATTACKS, "autoattack")
     head = ["preset", "allocation", "epochs", "weights", "multiply-adds", *map(attack_label, columns), "seeds"]
     first = measured[0]
     of_teacher = [f"{first[f'teacher_{name}']:.2f}" for name in ATTACKS] + [f"{strongest:.2f}" if strongest else ""]
     lines = [["teacher", "", "", "1", "1", *of_teacher, ""]]
-    for (preset, budget, _, allocation, epochs, settings), of_group in groups.items():
+    for (preset, budget, _, allocation, epochs, *_, settings), of_group in groups.items():
         name = f"`{preset}`" + (f", {settings}" if settings else "")
         rates = [f"{of_group[0][key]:.4g}×" for key in ("weights_rate", "macs_rate")]
         rates[budget == "macs"] = f"**{rates[budget == 'macs']}**"

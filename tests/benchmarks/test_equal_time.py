@@ -26,18 +26,27 @@ def test_a_row_for_each_method_and_none_is_measured_twice(few: list[str], tmp_pa
     assert (row["method"], row["augment"], row["mix"], row["epochs"]) == ("magnitude", "none", 1.0, "2")
     assert row["rate"] == pytest.approx(16, abs=0.01)
     assert row["natural"] >= row["pgd20"] >= 0
-    assert len(row["later_epochs"]) == 1
-    assert row["training_seconds"] > row["later_epochs"][0] > 0
+    assert row["steady_seconds"] > 0
+    assert row["training_seconds"] > 0
     assert (row["n"], row["n_autoattack"]) == (20, 5)
     equal_time.main(words, Progress())
     assert json.loads((tmp_path / "rows.json").read_text()) == [row]
-    old = {key: value for key, value in row.items() if key != "settings"} | {"natural": -1.0}
-    (tmp_path / "rows.json").write_text(json.dumps([old, {**old, "seed": 3}]))
-    equal_time.main([*words, "--autoattack", "0"], Progress())
-    kept, new = json.loads((tmp_path / "rows.json").read_text())
-    assert (kept["seed"], new["natural"], new["autoattack"]) == (3, row["natural"], None)
+    bare = {**row, "autoattack": None, "n_autoattack": 0}
+    (tmp_path / "rows.json").write_text(json.dumps([{**row, "seed": 3}, {**row, "settings": []}, bare]))
+    equal_time.main(words, Progress())
+    kept = json.loads((tmp_path / "rows.json").read_text())
+    assert [(one["seed"], one["settings"] == row["settings"]) for one in kept] == [(3, True), (0, False), (0, True)]
+    assert kept[-1]["autoattack"] == row["autoattack"]
     equal_time.main([*words, "--seed", "1", "--minutes", "-1"], told)
     assert told.said == ["-1 minutes are over; stopped before magnitude"]
+
+
+def test_rows_from_before_settings_were_kept_give_way_to_rows_without_any() -> None:
+    new: dict[str, Any] = {"method": "harp", "seed": 0, "teacher": "t", "settings": []}
+    old = {key: value for key, value in new.items() if key != "settings"}
+    assert equal_time.is_same(old, new)
+    for key, value in (("settings", ["data.augment=reflect-flip"]), ("teacher", "other"), ("seed", 1)):
+        assert not equal_time.is_same(old, {**new, key: value})
 
 
 @pytest.mark.parametrize("method", equal_time.EPOCHS)

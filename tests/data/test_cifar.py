@@ -134,7 +134,7 @@ def test_an_array_that_lies_about_its_size_is_refused() -> None:
     ids=["marks", "deep", "exponential", "colliding", "memo", "many", "itself", "size", "labels", "boolean", "shape"],
 )
 def test_a_hostile_pickle_is_refused_in_a_line_and_soon(content: bytes) -> None:
-    start = time.perf_counter()
+    start = time.process_time()
     with pytest.raises(InputError, match=r"^batch 0[^\n]{1,200}$"):
         read_cifar10_python(blobs(content), SHAPE, 4)
-    assert time.perf_counter() - start < 5
+    assert time.process_time() - start < 5

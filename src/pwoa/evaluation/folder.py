@@ -171,6 +171,8 @@ class EvaluationFolder(FinishedEvaluation):
         try:
             scores = _scores_from(right, result, Threat(**self.asked["threat"]))
             return dataclasses.replace(scores, distances=self._distances(scores))
+        except InputError:
+            raise
         except (AttributeError, LookupError, OSError, TypeError, ValueError, OverflowError, SafetensorError) as error:
             raise InputError(f"{self.path / RESULT} is damaged ({first_line(error)}); choose another folder") from None
 
@@ -180,6 +182,8 @@ class EvaluationFolder(FinishedEvaluation):
         if not names or not scores.threat.radius:
             return {}
         tensors = self.distances()
+        if not tensors:
+            raise InputError(f"{self.path / DISTANCES} is missing; choose another folder")
         distances = {name: tensors[name] for name in names}
         for name, far in distances.items():
             if far.dtype != torch.float32 or not torch.equal(far > scores.threat.radius, scores.right[name]):

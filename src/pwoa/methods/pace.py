@@ -4,6 +4,7 @@ import math
 from typing import Any
 
 from pwoa.recipe.sections import Recipe
+from pwoa.sparsity.allocation import LEARNED
 
 _LEAST = 1 / 6
 """So much of the epochs is left at the lowest rates."""
@@ -50,8 +51,11 @@ def pace_notes(asked: Recipe, taken: Recipe) -> list[str]:
         )
         return "" if before == after else f"{name} {joined.join(after)} instead of {joined.join(before)}"
 
-    pairs = (changed("epochs", "epochs", " + "), changed("learning_rate", "learning rates", " and "))
-    changes = [words for words in pairs if words]
+    changes = [changed("epochs", "epochs", " + "), changed("learning_rate", "learning rates", " and ")]
+    before, after = (recipe.search.allocation_epochs for recipe in (asked, taken))
+    if asked.sparsity.allocation == LEARNED and before != after:
+        changes.append(f"epochs of the allocation {after} instead of {before}")
+    changes = [words for words in changes if words]
     if not changes:
         return []
     return [

@@ -1,6 +1,7 @@
 """The sections of a page that tell of one run or one evaluation."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 
 from pwoa.attacks.registry import attack_label
 from pwoa.errors import counted
@@ -88,7 +89,8 @@ def _epochs_asked(story: Story) -> int:
 
     method = METHODS.get(story.method)
     try:
-        return sum(method.stage_epochs(Recipe().with_settings(story.settings))) if method else 0
+        recipe = replace(Recipe().with_settings(story.settings), given=frozenset())  # it is read, not given
+        return sum(method.stage_epochs(method.complete(recipe))) if method else 0
     except ValueError:
         return 0
 

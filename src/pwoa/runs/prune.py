@@ -117,7 +117,7 @@ def prune(
         }
     notes = [*pace_notes(plan, loaded.recipe), *_note_threat(trained, plan.threat)]
     if recipe is None and not preset_for(plan.data.name):
-        notes += prepare.note_defaults(plan, changes, trained, pruning.stage_epochs(plan), progress)
+        notes += prepare.note_defaults(plan, changes, trained, pruning.stage_epochs(loaded.recipe), progress)
 
     with ExitStack() as holding:
         with connected(loaded.device) as processes:
@@ -213,7 +213,8 @@ def _choose_recipe(source: str | Path | Recipe | None, data: Data | None, change
         if there.name == "custom":
             raise InputError(f"{teacher} was made from data given in Python; give --data (in Python: data=)")
         where = {"data.name": there.name, "data.folder": there.folder}
-    base = recipe_for(where["data.name"], str(changes.get("method", "pwoa"))).with_settings(where)
+    method = changes.get("method")
+    base = recipe_for(where["data.name"], method if isinstance(method, str) else "pwoa").with_settings(where)
     return replace(base, threat=trained_threat(teacher or base.teacher.checkpoint) or base.threat)
 
 
