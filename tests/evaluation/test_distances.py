@@ -85,10 +85,16 @@ def test_an_evaluation_with_distances_is_resumed_and_other_distances_are_refused
 
     file, result = tmp_path / "e" / "distances.safetensors", tmp_path / "e" / "result.json"
     save_file({"fmn": resumed.distances["fmn"] * 1.001}, file)
-    with pytest.raises(pwoa.InputError, match=r"distances.safetensors is not the one that the evaluation wrote"):
+    with pytest.raises(pwoa.InputError, match=r"^\S+distances.safetensors is not the one that the evaluation wrote; "):
         evaluated(tiny_teacher, tiny_data, tmp_path / "e")
     before = json.loads(result.read_text())
     result.write_text(json.dumps({key: before[key] for key in before if key not in ("checksum", "checksums")}))
     save_file({"fmn": torch.zeros(48)}, file)
     with pytest.raises(pwoa.InputError, match=r"damaged \(the distances of fmn are not those of its verdicts\)"):
+        evaluated(tiny_teacher, tiny_data, tmp_path / "e")
+    file.write_bytes(b"no tensors")
+    with pytest.raises(pwoa.InputError, match=r"distances.safetensors is not a safetensors file"):
+        evaluated(tiny_teacher, tiny_data, tmp_path / "e")
+    file.unlink()
+    with pytest.raises(pwoa.InputError, match=r"distances.safetensors is missing; choose another folder"):
         evaluated(tiny_teacher, tiny_data, tmp_path / "e")

@@ -113,11 +113,14 @@ def test_a_run_says_what_is_other_than_in_the_recipe() -> None:
     assert pace_notes(asked, Pwoa.complete(asked)) == [
         f"{begin}epochs 4 + 2 instead of 12 + 4, learning rates 0.025 and 0.025 instead of 0.1 and 0.1{rest}"
     ]
-    given = {"search.epochs": 12, "finetune.epochs": 4, "search.learning_rate": 0.1}
+    given: dict[str, Any] = {"search.epochs": 12, "finetune.epochs": 4, "search.learning_rate": 0.1}
     asked = asked.with_settings(given)
     assert pace_notes(asked, Pwoa.complete(asked)) == [
         f"{begin}learning rates 0.1 and 0.025 instead of 0.1 and 0.1{rest}"
     ]
+    given |= {"finetune.learning_rate": 0.1, "sparsity.allocation": "learned", "training.optimizer": "sgd"}
+    asked = asked.with_settings(given)
+    assert pace_notes(asked, Pwoa.complete(asked)) == [f"{begin}epochs of the allocation 1 instead of 2{rest}"]
     for recipe in (at(16.0), at(4.0, search__full_rate=0)):
         assert pace_notes(recipe, Pwoa.complete(recipe)) == []
     magnitude = at(4.0, method="magnitude")

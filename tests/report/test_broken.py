@@ -18,10 +18,13 @@ import pwoa
 from pwoa.data.images import Data
 from pwoa.models.architectures.registry import build
 from pwoa.progress import Progress
+from pwoa.recipe import flat, load_recipe
 from pwoa.recipe.sections import Recipe
+from pwoa.report import sections
 from pwoa.report.gather import gather
 from pwoa.report.inspection import inspect
 from pwoa.report.page import render
+from pwoa.report.story import Story
 from pwoa.storage.folder import sealed
 from tests.conftest import TinyNet
 from tests.report.conftest import QUICK
@@ -186,3 +189,11 @@ def test_a_folder_with_no_permission_or_a_pipe_does_not_hang(runs: Path) -> None
     (runs / "pwoa" / "metrics.jsonl").unlink()
     os.mkfifo(runs / "pwoa" / "metrics.jsonl")
     assert "not a plain file" in page_of(runs / "pwoa")
+
+
+@pytest.mark.parametrize(("rate", "epochs"), [(4.0, 6), (16.0, 16)])
+def test_the_epochs_of_a_run_that_goes_on_are_those_for_its_rate(tmp_path: Path, rate: float, epochs: int) -> None:
+    """Also where its recipe has those of a higher rate, as recipes of runs once had."""
+    asked = flat(load_recipe("cifar10-robust").with_settings({"sparsity.rate": rate}))
+    story = Story(tmp_path, "run", "training", True, asked)
+    assert f"Done: 0 of {epochs} epochs." in str(sections._state(story))
