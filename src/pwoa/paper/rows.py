@@ -43,8 +43,8 @@ def is_whole(row: Row, cell: Cell) -> bool:
     """Tell whether the row of a teacher has all attacks of its cell, on all of its images."""
     evaluation = cell.recipe.evaluation
     attacks = [name for name in parse_attacks(evaluation.attacks) if name in (*ATTACKS, NEAREST)]
-    images = evaluation.images or IMAGES[cell.key.dataset][1]
-    return row["n"] == images and all(row.get(name) is not None for name in attacks)
+    test = IMAGES.get(cell.key.dataset, (0, row["n"]))[1]
+    return row["n"] == min(evaluation.images or test, test) and all(row.get(name) is not None for name in attacks)
 
 
 def row_of(plan: str, cell: Cell, scale: str, folder: Path) -> Row:
