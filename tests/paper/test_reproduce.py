@@ -113,6 +113,18 @@ def test_security_curves_are_of_the_distances_that_were_measured(tmp_path: Path,
     assert cell.recipe.evaluation.attacks == ("natural", "fmn")
 
 
+def test_a_lite_network_stands_beside_the_pruned_one(tmp_path: Path, ran: list[str]) -> None:
+    small = [*SMALL, "pretrain.epochs=1", "pretrain.steps=1", "pretrain.warmup=0"]
+    found = pwoa.reproduce("lite", tmp_path / "out", scale="quick", results=tmp_path / "none", settings=small)
+    assert (found.failed, len(ran)) == ({}, 2)
+    (lite,) = [row for row in found.rows if row["method"] == "pgd-at"]
+    assert (lite["teacher"], lite["mix"], lite["rate"], lite["fingerprint"]) == (None, 1.0, 4.0, None)
+    assert lite["parameters"] > 0
+    assert lite["steady_seconds"] > 0
+    names = [line[0] for line in found.tables["lite"].lines]
+    assert names == ["lenet-mnist-pgd-at (dense) †", "4×: distillation + HSIC †", "4×: pgd-at (resnet18-Lite) †"]
+
+
 def test_runs_without_their_teacher_wait_and_others_are_done(tmp_path: Path, ran: list[str], told: Any) -> None:
     given: dict[str, Any] = {"results": tmp_path / "none", "progress": told}
     found = pwoa.reproduce("apd", tmp_path, **given)
