@@ -5,8 +5,9 @@ import torch
 from torch import nn
 
 from pwoa.errors import InputError
+from pwoa.recipe import SparsityRecipe
 from pwoa.sparsity.allocation import sizes
-from pwoa.sparsity.constraint import Count, count
+from pwoa.sparsity.constraint import Count, count, count_multiply_adds, describe_size
 from pwoa.sparsity.selection import prunable
 
 
@@ -72,3 +73,19 @@ def test_count_counts_the_weights_themselves() -> None:
 
 def test_a_shared_weight_counts_once() -> None:
     assert count(Net())[-1].total == 6 + 108 + 16 + 30 + 12
+
+
+def test_multiply_adds_are_those_of_the_whole_network_also_where_layers_are_left_out() -> None:
+    net = nn.Sequential(nn.Conv2d(1, 2, 3), nn.Flatten(), nn.Linear(2 * 4 * 4, 3))
+    with torch.no_grad():
+        net[0].weight[0] = 0  # half of the convolution
+    x = torch.zeros(1, 1, 6, 6)
+    convolution, linear, dense = 4 * 4 * 2 * 9, 32 * 3, 4 * 4 * 2 * 9 + 32 * 3
+    size = describe_size(net, SparsityRecipe(exclude=("2.*",)), x)
+    assert size["rate"] == 2.0
+    assert (size["macs"], size["macs_dense"]) == (convolution // 2 + linear, dense)
+    assert size["macs_rate"] == dense / (convolution // 2 + linear)
+    assert [row["macs_dense"] for row in size["sparsity"][:-1]] == [convolution]
+    assert [(row.layer, row.kept) for row in count_multiply_adds(net, x)] == [
+        *(("0.weight", convolution // 2), ("2.weight", linear), ("total", convolution // 2 + linear))
+    ]

@@ -31,10 +31,10 @@ from pwoa.deploy.routes import Route, Task, find_routes
 from pwoa.errors import InputError, counted, first_line
 from pwoa.models.border import as_logits
 from pwoa.models.compiled import CModel
-from pwoa.models.hidden import multiply_adds
 from pwoa.models.load import Source, lacks_architecture, load_model
 from pwoa.progress import Progress, choose_progress
 from pwoa.recipe import recorded_recipe, records_recipe
+from pwoa.sparsity import count_multiply_adds
 from pwoa.storage.folder import RESULT, Folder
 
 if TYPE_CHECKING:
@@ -305,14 +305,8 @@ def _multiply_adds(network: nn.Module, x: Tensor) -> Row:
     """Count the multiply-adds for an image, of all weights of layers and of those that are not zero."""
     if isinstance(network, CModel):
         return {"macs": network.call.artefact.get("multiply_adds"), "macs_dense": None}
-    weights = {name: weight for name, weight in network.named_parameters() if weight.dim() > 1}
-    if not weights:
-        return {"macs": None, "macs_dense": None}
-    costs = multiply_adds(network, x, weights)
-    return {
-        "macs": sum(costs[name] * int(torch.count_nonzero(weight)) for name, weight in weights.items()),
-        "macs_dense": sum(costs[name] * weight.numel() for name, weight in weights.items()),
-    }
+    whole = count_multiply_adds(network, x)[-1]
+    return {"macs": whole.kept, "macs_dense": whole.total} if whole.total else {"macs": None, "macs_dense": None}
 
 
 def processor() -> str:

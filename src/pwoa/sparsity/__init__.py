@@ -7,6 +7,7 @@ from pwoa.sparsity.allocation import shared_out as shared_out
 from pwoa.sparsity.allocation import sizes as sizes
 from pwoa.sparsity.constraint import Constraint as Constraint
 from pwoa.sparsity.constraint import count as count
+from pwoa.sparsity.constraint import count_multiply_adds as count_multiply_adds
 from pwoa.sparsity.constraint import describe_size as describe_size
 from pwoa.sparsity.masks import Masks as Masks
 from pwoa.sparsity.patterns import PATTERNS as PATTERNS

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from pwoa.errors import counted
 from pwoa.models.hidden import multiply_adds
 from pwoa.recipe import SparsityRecipe
-from pwoa.sparsity.allocation import ONE_EACH, affordable, allocate, cost, needs_costs, sizes
+from pwoa.sparsity.allocation import ONE_EACH, affordable, allocate, needs_costs, sizes
 from pwoa.sparsity.patterns import find_pattern
 from pwoa.sparsity.selection import DEFAULT, describe_left_out, prunable, select
 
@@ -87,8 +87,21 @@ class Count:
 def count(model: nn.Module, recipe: SparsityRecipe = DEFAULT) -> list[Count]:
     """Count the sparsity in the weights themselves: an entry for each prunable layer, then `total`."""
     weights = prunable(model, recipe)
-    rows = [Count(name, weight.numel(), int(torch.count_nonzero(weight))) for name, weight in weights.items()]
-    return [*rows, Count("total", sum(row.total for row in rows), sum(row.kept for row in rows))]
+    return _with_total(
+        Count(name, weight.numel(), int(torch.count_nonzero(weight))) for name, weight in weights.items()
+    )
+
+
+def count_multiply_adds(model: nn.Module, x: Tensor) -> list[Count]:
+    """Count the multiply-adds for an image like those of `x`: an entry for each layer's weight, then `total`.
+
+    Weights that are not pruned are among them.
+    """
+    weights = {name: parameter for name, parameter in model.named_parameters() if parameter.dim() > 1}
+    return _with_total(
+        Count(name, each * weights[name].numel(), each * int(torch.count_nonzero(weights[name])))
+        for name, each in multiply_adds(model, x, weights).items()
+    )
 
 
 def count_all(model: nn.Module) -> Count:
@@ -101,18 +114,17 @@ def count_all(model: nn.Module) -> Count:
 def describe_size(model: nn.Module, recipe: SparsityRecipe, x: Tensor | None = None) -> dict[str, Any]:
     """Return what is left of a pruned model: the rates, what they count, each layer, and what is left out and why.
 
-    x: an image or more, to count multiply-adds with; without it they are not told.
+    x: an image or more, to count the multiply-adds of the whole network with; without it they are not told.
     """
     rows, everything = count(model, recipe), count_all(model)
     layers: list[dict[str, Any]] = [{**dataclasses.asdict(row), "rate": row.rate} for row in rows]
     compute = {}
     if x is not None:
-        costs = multiply_adds(model, x, prunable(model, recipe))
-        dense, left = (cost({row.layer: getattr(row, of) for row in rows[:-1]}, costs) for of in ("total", "kept"))
-        compute = {"macs": left, "macs_dense": dense, "macs_rate": dense / left if left else float("inf")}
-        for layer, row in zip(layers, rows[:-1], strict=False):
-            each = costs[row.layer]
-            layer |= {"macs": each * row.kept, "macs_dense": each * row.total}
+        *each, whole = count_multiply_adds(model, x)
+        compute = {"macs": whole.kept, "macs_dense": whole.total, "macs_rate": whole.rate}
+        by_name = {row.layer: row for row in each}
+        for layer in layers[:-1]:
+            layer |= {"macs": by_name[layer["layer"]].kept, "macs_dense": by_name[layer["layer"]].total}
     return {
         **compute,
         "rate": rows[-1].rate,
@@ -122,6 +134,11 @@ def describe_size(model: nn.Module, recipe: SparsityRecipe, x: Tensor | None = N
         "sparsity": layers,
         "left_out": select(model, recipe).left_out,
     }
+
+
+def _with_total(counts: Iterable[Count]) -> list[Count]:
+    rows = list(counts)
+    return [*rows, Count("total", sum(row.total for row in rows), sum(row.kept for row in rows))]
 
 
 def plan_notes(model: nn.Module, recipe: SparsityRecipe, kept: Mapping[str, int] | None) -> list[str]:
