@@ -26,6 +26,12 @@ _TORTURE = {
     "faults": "a failing disk, damaged files of runs, links",
 }
 _MNIST_MODELS = {TEACHER: "teacher (dense)", "ce": "naive (cross-entropy)", "pwoa": "PwoA"}
+_CHOICES = {
+    "sparsity=every_layer": "as the preset has it",
+    "sparsity=convolutions": "linear layers left dense",
+    "objective=by_the_rule": "λ, λx, λy by the appendix's rule",
+    "training=no_weight_decay": "no weight decay",
+}
 
 
 def with_tables(text: str, results: Path) -> str:
@@ -183,6 +189,25 @@ def ablation_table(path: Path) -> str:
     )
 
 
+def choices_table(path: Path) -> str:
+    """Return what some choices of the paper's preset are worth, a line for each rate and choice."""
+    rows = load_rows(path)
+    teacher = next(row for row in rows if row["method"] == TEACHER)
+    run = next(row for row in rows if row is not teacher)
+    columns = [column for column in COLUMNS if teacher.get(column) is not None]
+    lines = [["1", _MNIST_MODELS[TEACHER], "1×", "1×", *(f"{teacher[column]:.2f}" for column in columns)]]
+    chosen = {(row["rate"], choice): row for row in rows for choice in _CHOICES if row["name"].endswith(choice)}
+    for (rate, choice), row in sorted(chosen.items(), key=lambda item: item[0][0]):
+        smaller = (f"{row[key]:.4g}×" for key in ("overall_rate", "macs_rate"))
+        lines.append([f"{rate:g}", _CHOICES[choice], *smaller, *(f"{row[column]:.2f}" for column in columns)])
+    return (
+        f"{run['architecture']} on {run['dataset']}, {run['epochs']} epochs, seed {run['seed']}, {run['n']:,} test "
+        f"images (AutoAttack: {run['n_autoattack']:,}), {run['device']}; how many times fewer parameters and "
+        "multiply-adds there are, and accuracy in percent:\n\n"
+        + markdown(["rate", "choice", "parameters", "multiply-adds", *map(attack_label, columns)], lines)
+    )
+
+
 def _sweep_table(path: Path, axis: str, name: Callable[[Row], str]) -> str:
     """Return the rows of a sweep that differ in one axis and in the seed; before them those of the teacher."""
     rows = load_rows(path)
@@ -278,6 +303,7 @@ TABLES: dict[str, tuple[str, Callable[[Path], str]]] = {
     "published": ("competition.json", published_table),
     "ablations": ("paper.json", ablation_table),
     "allocations": ("allocations.json", allocation_table),
+    "choices": ("choices.json", choices_table),
     "robust": ("robust.json", robust_table),
     "aims": ("robust.json", aims_table),
     "before": ("robust.json", before_table),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from pwoa.data.load import load_data
 from pwoa.progress import Progress
 from pwoa.recipe.sections import Recipe
 
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job, and all it starts, ignores Ctrl-C
 os.environ.setdefault("OMP_NUM_THREADS", str(torch.get_num_threads()))  # runs choose no other number on a busy machine
 settings.register_profile("repeatable", derandomize=True)  # a failure is the code's, not the day's
 settings.load_profile("repeatable")
