@@ -26,7 +26,7 @@ from pwoa.sweep.cluster import run_on_ray
 from pwoa.sweep.local import Task, environments, run_here
 
 STUB = """#!/bin/sh
-# Stands for `python -m pwoa.sweep.child WORD FOLDER TEACHER`.
+# Stands for Python with code that carries out a run; then WORD FOLDER TEACHER.
 echo "$3 $CUDA_VISIBLE_DEVICES" >> calls
 case $3 in
   wrong) echo "what it did"; echo "error: no such thing" >&2; echo '{"error": "no such thing"}' > "$4.failure.json"

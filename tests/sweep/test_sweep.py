@@ -710,11 +710,11 @@ def test_what_a_run_chose_itself_makes_it_no_other(tmp_path: Path) -> None:
 LONG = '"training.checkpoint_seconds" = 0\n[grid]\nfinetune.epochs = [2000]\n'
 
 
-def begun(folder: Path, few: str) -> subprocess.Popen[str]:
-    """The sweep of a grid with one long run, which has begun."""
+def begun(folder: Path, few: str, before: Callable[[], object] | None = None) -> subprocess.Popen[str]:
+    """The sweep of a grid with one long run, which has begun; `before` is called in its process before it starts."""
     path = write(folder.parent, QUICK.replace('"finetune.epochs" = 1\n', "") + few + LONG)
     command = [sys.executable, "-m", "pwoa", "sweep", str(path), "--out", str(folder)]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, preexec_fn=before)
     while not (folder / "epochs=2000" / "checkpoint" / "state.pt").exists():
         assert process.poll() is None, process.communicate()
         time.sleep(0.05)
@@ -738,6 +738,16 @@ def test_ctrl_c_and_sigterm_stop_the_runs_to_be_resumed(
     assert (out + err).endswith(line)
     assert "Traceback" not in err
     assert "stopped; the same command" in (tmp_path / "runs" / "epochs=2000.log").read_text()
+
+
+def test_runs_of_a_background_job_of_a_shell_stop_to_be_resumed(tmp_path: Path, few: str) -> None:
+    process = begun(tmp_path / "runs", few, before=lambda: signal.signal(signal.SIGINT, signal.SIG_IGN))
+    process.send_signal(signal.SIGTERM)
+    process.communicate(timeout=60)
+    assert process.returncode == 143
+    log = (tmp_path / "runs" / "epochs=2000.log").read_text()
+    assert "stopped; the same command" in log
+    assert "Warning" not in log
 
 
 def test_when_the_sweep_is_killed_its_runs_end_to_be_resumed(tmp_path: Path, few: str) -> None:

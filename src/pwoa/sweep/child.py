@@ -1,7 +1,7 @@
 """A run of a sweep in a process of its own, or on a node: it calls the library, and leaves why it failed in a file.
 
-`python -m pwoa.sweep.child RECIPE FOLDER TEACHER SECTION.KEY=VALUE …` ends as by SIGTERM when the sweep that started
-it is gone.
+Its arguments are RECIPE FOLDER TEACHER SECTION.KEY=VALUE ….
+When the sweep that started it is gone, it ends as by SIGTERM.
 """
 
 import os
@@ -76,6 +76,7 @@ def main() -> int:
     """Carry out the run that the command line names."""
     Thread(target=_end_with, args=(0,), daemon=True).start()
     signal.signal(signal.SIGTERM, _terminate)
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # by which a sweep stops it, also in a background job
     forgive_output()
     try:
         recipe, folder, teacher, *settings = sys.argv[1:]
@@ -86,7 +87,3 @@ def main() -> int:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         print("ended by SIGTERM; start the same command again to go on", file=sys.stderr)
         return ENDED
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -24,6 +24,8 @@ from pwoa.sweep.child import ENDED, failure_file
 PATIENCE = 10.0
 """Seconds that runs have to stop before they are killed."""
 
+_CHILD = "import sys; from pwoa.sweep.child import main; sys.exit(main())"
+
 
 @dataclass(frozen=True)
 class Task:
@@ -74,7 +76,7 @@ def run_here(
 
     def once(task: Task, environment: dict[str, str]) -> int:
         places = str(task.recipe), str(task.folder), str(task.teacher or "")
-        command = [sys.executable, "-m", "pwoa.sweep.child", *places, *task.settings]
+        command = [sys.executable, "-c", _CHILD, *places, *task.settings]
         with appending(task.log) as log:
             process = subprocess.Popen(
                 command,
