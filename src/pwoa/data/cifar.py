@@ -39,9 +39,10 @@ def read_binary(blobs: Sequence[Blob], shape: Shape, count: int, label_bytes: in
     for blob in blobs:
         check_not_web_page(blob, "a CIFAR binary file")
         check_length(blob, each * size)
-    records = np.concatenate([np.frombuffer(blob.content, np.uint8).reshape(each, size) for blob in blobs])
-    pixels = np.ascontiguousarray(records[:, label_bytes:]).reshape(-1, *shape)
-    return Split(pixels, records[:, label_bytes - 1].astype(np.int64))
+    parts = [np.frombuffer(blob.content, np.uint8).reshape(each, size) for blob in blobs]
+    pixels = np.concatenate([records[:, label_bytes:] for records in parts])
+    labels = np.concatenate([records[:, label_bytes - 1] for records in parts])
+    return Split(pixels.reshape(-1, *shape), labels.astype(np.int64))
 
 
 def read_python(blobs: Sequence[Blob], shape: Shape, count: int, label_key: str) -> Split:

@@ -86,7 +86,7 @@ class Data:
         for images in (self.train, self.test):
             for values in (images.pixels, images.labels):
                 digest.update(f"{tuple(values.shape)}{values.dtype}".encode())
-                digest.update(values.cpu().contiguous().numpy().tobytes())
+                digest.update(values.cpu().contiguous().numpy().data)
         return digest.hexdigest()
 
     def to(self, device: torch.device | str) -> "Data":
