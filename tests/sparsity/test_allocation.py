@@ -172,17 +172,21 @@ class TestMultiplyAdds:
         rates,
         st.integers(0, 2**31),
         st.sampled_from(sorted(ALLOCATIONS)),
+        st.integers(0, 12),
     )
+    @example([(1, 2, 1), (2, 4, 4)], 2.25, 0, "erk", 1)  # 3 are left for weights of 4: the first layer is not full
     def test_it_is_never_exceeded_and_missed_by_less_than_any_weight_that_could_be_kept(
-        self, shapes: list[tuple[int, int, int]], rate: float, seed: int, name: str
+        self, shapes: list[tuple[int, int, int]], rate: float, seed: int, name: str, at_least: int
     ) -> None:
         generator = torch.Generator().manual_seed(seed)
         weights = {str(i): torch.randn(a, b, generator=generator) for i, (a, b, _) in enumerate(shapes)}
         costs = {str(i): price for i, (_, _, price) in enumerate(shapes)}
         least = min(weight.numel() for weight in weights.values()) if name == "uniform" else math.inf
         full = sum(weight.numel() * costs[layer] for layer, weight in weights.items())
-        assume(rate <= least and full / rate >= sum(costs.values()) + 1)
-        kept = allocate(weights, SparsityRecipe(rate=rate, allocation=name, budget="macs"), costs=costs)
+        tight = 2.5 * rate if at_least else rate  # of which the others have half at least
+        assume(tight <= least and full / tight >= sum(costs.values()) + 1)
+        wanted = {"0": min(at_least, weights["0"].numel())} if at_least else None
+        kept = allocate(weights, SparsityRecipe(rate=rate, allocation=name, budget="macs"), wanted, costs)
         spent = sum(number * costs[layer] for layer, number in kept.items())
         with_room = [costs[layer] for layer, weight in weights.items() if kept[layer] < weight.numel()]
         assert spent <= full / Fraction(str(rate))

@@ -76,9 +76,10 @@ def test_a_shared_weight_counts_once() -> None:
 
 
 def test_multiply_adds_are_those_of_the_whole_network_also_where_layers_are_left_out() -> None:
-    net = nn.Sequential(nn.Conv2d(1, 2, 3), nn.Flatten(), nn.Linear(2 * 4 * 4, 3))
+    first = nn.Conv2d(1, 2, 3)
+    net = nn.Sequential(first, nn.Flatten(), nn.Linear(2 * 4 * 4, 3))
     with torch.no_grad():
-        net[0].weight[0] = 0  # half of the convolution
+        first.weight[0] = 0  # half of the convolution
     x = torch.zeros(1, 1, 6, 6)
     convolution, linear, dense = 4 * 4 * 2 * 9, 32 * 3, 4 * 4 * 2 * 9 + 32 * 3
     size = describe_size(net, SparsityRecipe(exclude=("2.*",)), x)

@@ -78,7 +78,9 @@ def allocate(
         kept = share(free, rate, units, costs)
         short = {name: number for name, number in least.items() if kept.get(name, number) < number}
         if not short:
-            return {name: {**fixed, **kept}[name] for name in weights}
+            together = {name: {**fixed, **kept}[name] for name in weights}
+            _spend_rest(together, numbers, total, units)  # of which the others had no use
+            return together
         fixed |= short
 
 

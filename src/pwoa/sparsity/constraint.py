@@ -95,7 +95,7 @@ def count(model: nn.Module, recipe: SparsityRecipe = DEFAULT) -> list[Count]:
 def count_multiply_adds(model: nn.Module, x: Tensor) -> list[Count]:
     """Count the multiply-adds for an image like those of `x`: an entry for each layer's weight, then `total`.
 
-    Weights that are not pruned are among them.
+    Weights that are not pruned are among them, and other parameters of two or more dimensions, as positions, once each.
     """
     weights = {name: parameter for name, parameter in model.named_parameters() if parameter.dim() > 1}
     return _with_total(
