@@ -20,7 +20,7 @@ from pwoa.models.load import load_model
 from pwoa.paper.cost import Rates, time_text
 from pwoa.paper.figures import place_of
 from pwoa.paper.plan import ATTACKS, ORDER, SCALES, Cell, Plan, choose, load_plan, published, published_row
-from pwoa.paper.rows import dense_key, is_whole, merged, of_these_teachers, steady_seconds
+from pwoa.paper.rows import is_whole, merged, of_these_teachers, steady_seconds
 from pwoa.paper.tables import Table, find, parameters, table_of
 from pwoa.paper.teachers import Teachers, training_points
 from pwoa.recipe import load_recipe
@@ -234,7 +234,7 @@ def test_other_tables_do_not_show_what_was_measured_for_the_curves() -> None:
         "n": 200,
         "epochs": "0",
     }
-    dense |= asdict(dense_key(table.cells[0].key)) | {"fgsm": 99.0, "pgd20": 97.0, "natural": 100.0, "strong": 94.0}
+    dense |= asdict(table.cells[0].key.dense) | {"fgsm": 99.0, "pgd20": 97.0, "natural": 100.0, "strong": 94.0}
     own = rows_of(table.cells, table="ablation-mnist", scale="quick", n=200, epochs="1+2", autoattack=None, strong=80.0)
     rows = [dense, *own, {**dense, "table": "security", "fgsm": None, "pgd20": None}]
     rows += rows_of(curves.cells, table="security", scale="quick", n=200, epochs="1+2", autoattack=None, strong=40.0)
@@ -250,6 +250,26 @@ def test_a_teacher_that_was_measured_by_fewer_attacks_or_images_is_not_done(tmp_
     assert is_whole(row, cell)
     assert not is_whole({**row, "n": 1000}, cell)
     assert not is_whole({**row, "fgsm": None}, cell)
+
+
+def test_a_teacher_measured_by_other_settings_is_another_line() -> None:
+    wide = ["threat.radius=0.2", "finetune.epochs=3"]
+    usual, other = plan("ablation-mnist"), load_plan("ablation-mnist", "paper", where, wide)
+    before, now = usual.cells[0].dense, other.cells[0].dense
+    assert (before.settings, now.settings) == ("", "threat.radius=0.2")  # it is not trained
+    (dense,) = (cell for cell in load_plan("pretrained", "paper", where, wide).cells if cell.run == now.run)
+    assert dense.settings == now.settings
+    rows = [*rows_of([before], epochs="0", autoattack=90.0), *rows_of([now], epochs="0", autoattack=95.0)]
+    rows = [row | dict.fromkeys(("fgsm", "pgd10", "pgd20", "cw"), 97.0) for row in rows]
+    assert [[is_whole(row, cell) for row in rows] for cell in (before, now)] == [[True, False], [False, True]]
+    assert merged(rows[:1], rows[1:]) == rows
+    name = "lenet-mnist-pgd-at (dense)"
+    assert "| 90.00 (91.57, −1.57) |" in text_of(table_of(usual, rows), name)
+    assert "| 95.00 (91.57, +3.43) |" in text_of(table_of(other, rows), f"{name} †")
+    assert text_of(table_of(other, rows), f"{name} †").endswith("lenet-mnist-pgd-at (threat.radius=0.2)")
+    assert "| (91.57) |" in text_of(table_of(other, rows[:1]), name)  # at another radius it says nothing
+    rows[1] |= {"autoattack": None}
+    assert "| (91.57) |" in text_of(table_of(other, rows), f"{name} †")
 
 
 def test_settings_for_all_runs_are_in_them_as_they_are_trained() -> None:

@@ -9,15 +9,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from typer.testing import CliRunner
 
 import pwoa
 from pwoa.cli import app
-from pwoa.paper import list_plans
+from pwoa.errors import InputError
+from pwoa.models.architectures.registry import build
+from pwoa.paper import Work, list_plans
 from pwoa.paper.plan import ATTACKS, ORDER, load_plan
 from pwoa.paper.rows import load_rows, merged
 from pwoa.paper.tables import table_of
-from pwoa.sweep import Swept, Task
+from pwoa.sweep import Swept, Task, teacher_folder
 from pwoa.sweep.child import carry_out
 
 RESULTS = Path(__file__).parents[2] / "results"
@@ -58,6 +61,7 @@ def test_what_is_missing_is_run_once_and_shown_beside_the_paper(tmp_path: Path, 
     given: dict[str, Any] = {"scale": "quick", "results": results, "settings": SMALL}
     over = pwoa.reproduce("naive", out, **given, minutes=1e-9)
     assert (ran, len(over.left), over.rows) == ([], 2, [])
+    assert pwoa.reproduce("pretrained", out, **given, minutes=1e-9).left == ("embedded",)
     found = pwoa.reproduce(["naive", "hsic-plane", "pretrained"], out, **given, collect=True)
     assert found.failed == {}
     assert len(ran) == 1 + 2  # the teacher, and what the two figures share
@@ -202,6 +206,35 @@ def test_all_that_a_sitting_does_shares_its_minutes(tmp_path: Path, monkeypatch:
     pwoa.reproduce(["pretrained", "naive"], tmp_path, scale="quick", results=tmp_path, settings=SMALL, minutes=5)
     assert len(ends) == 2  # the teacher, and the runs
     assert ends[0] == ends[1] == pytest.approx(began + 300, abs=30)
+
+
+def test_a_teacher_is_measured_again_by_other_settings_and_keeps_what_was_measured(
+    tmp_path: Path, ran: list[str]
+) -> None:
+    results = tmp_path / "results"
+    few = ["evaluation.images=20", "evaluation.attacks=natural,pgd2", "evaluation.strong=8", "evaluation.checks=false"]
+    given: dict[str, Any] = {"scale": "quick", "results": results, "collect": True}
+    pwoa.reproduce("pretrained", tmp_path / "wide", **given, settings=[*few, "threat.radius=0.9", "threat.step=0.5"])
+    found = pwoa.reproduce("pretrained", tmp_path / "usual", **given, settings=few)
+    assert len(ran) == 2
+    assert [row["strong"] > 50 for row in load_rows(results / "paper.json")] == [False, True]
+    assert float(found.tables["pretrained"].lines[0][6].split()[0]) > 50
+    assert "threat.radius" not in found.tables["pretrained"].lines[0][-1]
+
+
+def test_a_teacher_that_was_replaced_is_not_taken_for_the_one_that_was_measured(tmp_path: Path) -> None:
+    name = "resnet18-cifar10-trades"
+    torch.save(build("resnet18", 10, 3).state_dict(), tmp_path / f"{name}.pt")
+    work = Work.of(["security"], "paper", tmp_path / "out", tmp_path, tmp_path, ())
+    cell = next(cell for cell in work.plans[0].cells if cell.key.teacher == name).dense
+    evaluation = teacher_folder(cell.recipe, work.runs)
+    assert not work.measured(cell)
+    evaluation.mkdir(parents=True)
+    (evaluation / "result.json").write_text(json.dumps({"model": work.teachers.fingerprint(name)}))
+    assert work.measured(cell)
+    (evaluation / "result.json").write_text(json.dumps({"model": "another"}))
+    with pytest.raises(InputError, match=rf"has measured another {name}; choose another --out"):
+        work.measured(cell)
 
 
 def test_the_list_tells_what_is_done_and_what_the_rest_takes(tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ from pwoa.paper.rows import (
     is_finished,
     is_whole,
     load_rows,
+    measured_teacher,
     merged,
     of_these_teachers,
     other_rows,
@@ -104,9 +105,17 @@ class Work:
         needs = plan.show == "plane" and not any(row.get("run") == cell.run for row in self.plane)
         if known and not needs:
             return True
-        if cell.measures:
-            return (teacher_folder(cell.recipe, self.runs) / RESULT).is_file()
-        return self.finished(cell)
+        return self.measured(cell) if cell.measures else self.finished(cell)
+
+    def measured(self, cell: Cell) -> bool:
+        """Tell whether the teacher of a cell is measured in the folder of the runs; another of its name is an error."""
+        evaluation = teacher_folder(cell.recipe, self.runs)
+        if not (evaluation / RESULT).is_file():
+            return False
+        own = self.teachers.fingerprint(str(cell.key.teacher))
+        if own not in (None, measured_teacher(evaluation)):
+            raise InputError(f"{evaluation} has measured another {cell.key.teacher}; choose another --out")
+        return True
 
     def finished(self, cell: Cell) -> bool:
         """Tell whether the run of a cell has ended in the folder of the runs; that of another teacher is an error."""
@@ -127,9 +136,8 @@ class Work:
         rows: list[Row] = []
         for plan in self.plans:
             for cell in plan.cells:
-                evaluation = teacher_folder(cell.recipe, self.runs) if cell.key.teacher else None
-                if evaluation is not None and (evaluation / RESULT).is_file():
-                    rows.append(teacher_row(plan.name, cell, self.scale, evaluation))
+                if cell.key.teacher and self.measured(cell):
+                    rows.append(teacher_row(plan.name, cell, self.scale, teacher_folder(cell.recipe, self.runs)))
                 if not cell.measures and self.finished(cell):
                     rows.append(row_of(plan.name, cell, self.scale, self.runs))
         return merged([], rows)
@@ -249,12 +257,12 @@ def _run(
     if not ready:
         return {}, ()
     dense = [cell.recipe for cell in ready if cell.measures]
-    failed = measure_teachers(dense, work.runs, places, progress) if dense else {}
+    failed, late = measure_teachers(dense, work.runs, places, progress) if dense else ({}, ())
     points = [cell.point for cell in ready if not cell.measures]
     if not points:
-        return failed, ()
+        return failed, late
     swept = sweep_points(points, work.runs, places, progress)
-    return failed | swept.failed, swept.left
+    return failed | swept.failed, (*late, *swept.left)
 
 
 def _show(work: Work, tables: dict[str, Table], rows: list[Row], plane: list[Row], progress: Progress) -> list[Path]:

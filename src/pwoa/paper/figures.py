@@ -6,7 +6,7 @@ from pathlib import Path
 
 from pwoa.paper.plan import Cell, Plan, published_row
 from pwoa.paper.rows import Row
-from pwoa.paper.tables import Found, dense_cell, find
+from pwoa.paper.tables import Found, find
 from pwoa.report.plots import Line, line_panels
 
 FORMATS = ("svg", "png")
@@ -60,7 +60,7 @@ def _security(plan: Plan, rows: Sequence[Row]) -> dict[str, dict[str, Line]]:
     panels: dict[str, dict[str, Line]] = {}
     for panel, cells in _panels(plan).items():
         lines: dict[str, Line] = {}
-        for cell in (dense_cell(cells[0]), *cells):
+        for cell in (cells[0].dense, *cells):
             found = find(rows, cell)
             if curves := [row["curve"] for row in (found.rows if found else ()) if row.get("curve")]:
                 radii = [radius for radius, _ in curves[0]]

@@ -24,7 +24,7 @@ from pwoa.recipe import Recipe, flat, load_recipe
 from pwoa.recipe.sections import INCIDENTAL
 from pwoa.recipe.settings import toml_value
 from pwoa.storage.reading import parse_json, parse_toml
-from pwoa.sweep.grid import Point, expand_tree
+from pwoa.sweep.grid import MEASURED_BY, Point, expand_tree
 
 _FILES = resources.files("pwoa.paper")
 ORDER = (
@@ -81,14 +81,19 @@ class Key:
     rate: float
     mix: float
 
+    @property
+    def dense(self) -> "Key":
+        """The line of its teacher."""
+        return Key(self.dataset, self.architecture, self.teacher, TEACHER, None, 1.0, 0.0)
+
 
 @dataclass(frozen=True)
 class Cell:
     """A line of a table, or a point of a figure: what the paper calls it, what it is at this scale, and its run.
 
     run: the name of its folder, the same for all cells with these settings; of a dense teacher, the teacher's name.
-    needs: the teachers that must be there. settings: those that were changed by hand, the seed aside. notes: what is
-    trained otherwise than asked.
+    needs: the teachers that must be there. settings: those that were changed by hand, the seed aside; measuring: those
+    of them by which its teacher is measured. notes: what is trained otherwise than asked.
     """
 
     paper: Key
@@ -97,12 +102,19 @@ class Cell:
     recipe: Recipe
     needs: tuple[str, ...] = ()
     settings: str = ""
+    measuring: str = ""
     notes: tuple[str, ...] = ()
 
     @property
     def measures(self) -> bool:
         """Whether it is a teacher, which is only measured."""
         return self.key.method == TEACHER
+
+    @property
+    def dense(self) -> "Cell":
+        """The line of its teacher, measured by the same settings."""
+        key, own = self.key.dense, self.measuring
+        return Cell(self.paper.dense, key, str(key.teacher), self.recipe, settings=own, measuring=own)
 
     @property
     def comparable(self) -> bool:
@@ -202,14 +214,21 @@ def _cell(plan: str, teacher: str | None, recipe: Recipe, scale: str, settings: 
     known = {key: text for key, text in unusual.items() if key not in (*INCIDENTAL, "apd.teacher")}
     code = zlib.crc32(json.dumps([here, known], sort_keys=True).encode())
     keys, notes = (key_of(recipe, teacher), key_of(changed, here)), tuple(pace_notes(asked, changed))
-    return Cell(*keys, f"{named}-{code:08x}", changed, settings=_changed_by_hand(plain, asked), notes=notes)
+    by_hand = _changed_by_hand(plain, asked)
+    return Cell(*keys, f"{named}-{code:08x}", changed, (), _text(by_hand), _text(by_hand, MEASURED_BY), notes)
 
 
-def _changed_by_hand(plain: Recipe, changed: Recipe) -> str:
-    """Return the settings in which a run is another than its plan's, as text; another seed is none."""
+def _changed_by_hand(plain: Recipe, changed: Recipe) -> dict[str, Any]:
+    """Return the settings in which a run is another than its plan's; another seed is none."""
     before, now = flat(plain), flat(changed)
     keys = [key for key in now if now[key] != before.get(key) and key not in (*INCIDENTAL, "training.seed")]
-    return ", ".join(f"{key}={toml_value(now[key])}" for key in keys)
+    return {key: now[key] for key in keys}
+
+
+def _text(settings: Mapping[str, Any], sections: Sequence[str] | None = None) -> str:
+    """Write settings, those of some sections or all."""
+    own = {key: value for key, value in settings.items() if sections is None or key.partition(".")[0] in sections}
+    return ", ".join(f"{key}={toml_value(value)}" for key, value in own.items())
 
 
 def _dense(plan: str, name: str, scale: str, where: Where, settings: Sequence[str]) -> Cell:
@@ -218,9 +237,11 @@ def _dense(plan: str, name: str, scale: str, where: Where, settings: Sequence[st
     recipe = load_recipe(teacher.data).with_settings(own)
     here = find_teacher(rehearsed(name, scale) or name)
     dense = Key(teacher.data, teacher.architecture, name, TEACHER, None, 1.0, 0.0)
-    changed = scaled(recipe, scale, plan).with_settings(settings)
+    plain = scaled(recipe, scale, plan)
+    changed = plain.with_settings(settings)
     key = dataclasses.replace(dense, dataset=changed.data.name, architecture=here.architecture, teacher=here.name)
-    return Cell(dense, key, here.name, changed, (here.name,))
+    by_hand = _text(_changed_by_hand(plain, changed), MEASURED_BY)
+    return Cell(dense, key, here.name, changed, (here.name,), by_hand, by_hand)
 
 
 def scaled(recipe: Recipe, scale: str, plan: str) -> Recipe:

@@ -40,11 +40,17 @@ def is_finished(folder: Path, cell: Cell) -> bool:
 
 
 def is_whole(row: Row, cell: Cell) -> bool:
-    """Tell whether the row of a teacher has all attacks of its cell, on all of its images."""
+    """Tell whether the row of a teacher is by the settings of its cell, with all attacks and on all images."""
     evaluation = cell.recipe.evaluation
     attacks = [name for name in parse_attacks(evaluation.attacks) if name in (*ATTACKS, NEAREST)]
     test = IMAGES.get(cell.key.dataset, (0, row["n"]))[1]
-    return row["n"] == min(evaluation.images or test, test) and all(row.get(name) is not None for name in attacks)
+    whole = row["n"] == min(evaluation.images or test, test) and all(row.get(name) is not None for name in attacks)
+    return whole and settings_of(row) == cell.settings
+
+
+def settings_of(row: Row) -> str:
+    """Return the settings of a row that were changed by hand; those that were written before rows had any have none."""
+    return row.get("settings") or ""
 
 
 def row_of(plan: str, cell: Cell, scale: str, folder: Path) -> Row:
@@ -86,8 +92,8 @@ def steady_seconds(metrics: Iterable[Mapping[str, Any]]) -> float:
 
 def teacher_row(plan: str, cell: Cell, scale: str, evaluation: Path) -> Row:
     """Return the row of the dense teacher of a cell, from the folder of its evaluation."""
-    key, paper = dense_key(cell.key), dense_key(cell.paper)
-    dense = Cell(paper, key, str(key.teacher), cell.recipe)
+    dense = cell.dense
+    paper = published_row("pretrained", dense.paper) if dense.comparable else {}
     result = FinishedEvaluation(evaluation).read_json(RESULT)
     try:
         found = {row["attack"]: row["accuracy"] for row in result["attacks"]}
@@ -96,7 +102,7 @@ def teacher_row(plan: str, cell: Cell, scale: str, evaluation: Path) -> Row:
             **_head(plan, dense, cell.recipe.seeded_evaluation().seed, "0"),
             **_measured(found, result["images"], fewer),
             **_nearest(evaluation),
-            "paper_autoattack": published_row("pretrained", paper).get("autoattack") if dense.comparable else None,
+            "paper_autoattack": paper.get("autoattack"),
             "training_seconds": 0.0,
             "evaluation_seconds": round(sum(row["seconds"] or 0.0 for row in result["attacks"]), 1),
             "overall_rate": 1.0,
@@ -104,20 +110,22 @@ def teacher_row(plan: str, cell: Cell, scale: str, evaluation: Path) -> Row:
             "device": result["device"],
             "scale": scale,
             "run": dense.run,
+            "settings": dense.settings,
             "fingerprint": result["model"][:SHORT],
         }
     except (LookupError, TypeError, AttributeError):
         raise InputError(f"{evaluation / RESULT} is damaged; remove {evaluation} to measure it again") from None
 
 
+def measured_teacher(evaluation: Path) -> str | None:
+    """Return the fingerprint of the teacher that an evaluation measured, as rows have it."""
+    model = FinishedEvaluation(evaluation).read_json(RESULT).get("model")
+    return model[:SHORT] if isinstance(model, str) else None
+
+
 def teacher_of(run: Path) -> str:
     """Return the fingerprint of the teacher that a run pruned, as rows have it."""
     return str(Run(run).read_json(OF_TEACHER)["teacher"])[:SHORT]
-
-
-def dense_key(key: Key) -> Key:
-    """Return the line of a line's teacher."""
-    return Key(key.dataset, key.architecture, key.teacher, TEACHER, None, 1.0, 0.0)
 
 
 def _head(plan: str, cell: Cell, seed: int, epochs: str) -> Row:
@@ -205,11 +213,14 @@ def load_rows(path: Path) -> list[Row]:
 
 
 def merged(before: Iterable[Row], new: Iterable[Row]) -> list[Row]:
-    """Return rows with new ones added; of a table and run there is one row, the new one."""
+    """Return rows with new ones added; of a table and run there is one row, the new one.
+
+    A run is called by its settings; a teacher is not, so that there is one row for each settings it was measured by.
+    """
 
     def which(row: Row) -> tuple[Any, ...]:
         own = ("table", "run", "teacher", "fingerprint", "scale", "seed", "stage", "epoch")
-        return tuple(row.get(key) for key in own)
+        return (*(row.get(key) for key in own), settings_of(row) if row.get("method") == TEACHER else "")
 
     rows: dict[tuple[Any, ...], Row] = {}
     for row in (*before, *new):
@@ -228,7 +239,7 @@ def other_rows(folder: Path, plans: Sequence[Plan]) -> list[Row]:
     """Return what the other files of results hold that fits a cell of the plans."""
     found = [*_mnist_rate4(folder), *_ablations(folder), *_competition(folder), *_teachers(folder)]
     keys = {cell.key for plan in plans for cell in plan.cells}
-    keys |= {dense_key(key) for key in keys if key.teacher}
+    keys |= {key.dense for key in keys if key.teacher}
     return [row for row in found if any(fits(row, key) for key in keys)]
 
 

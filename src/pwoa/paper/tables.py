@@ -10,7 +10,7 @@ from pwoa.attacks.registry import attack_label
 from pwoa.evaluation.scores import wilson
 from pwoa.methods import find_method
 from pwoa.paper.plan import ATTACKS, TEACHER, Cell, Key, Plan, packaged, published_row
-from pwoa.paper.rows import NEAREST, Row, dense_key, fits
+from pwoa.paper.rows import NEAREST, Row, fits, settings_of
 from pwoa.recipe import flat, load_recipe
 from pwoa.sweep.rows import epochs_of
 
@@ -92,10 +92,12 @@ _ALIKE = ("epochs", "n", "source", "settings")
 def find(rows: Sequence[Row], cell: Cell) -> Found | None:
     """Return the best that the rows have for a line, whichever table they were measured for.
 
-    That is with the settings asked for, then the longest training, then the most attacks and images.
+    That is with the settings asked for, then the longest training, then the most attacks and images. Where settings
+    were asked for, rows without any are of something else.
     """
     groups: dict[tuple[Any, ...], list[Row]] = {}
-    for row in {_run_of(row): row for row in rows if fits(row, cell.key)}.values():
+    own = [row for row in rows if fits(row, cell.key) and (settings_of(row) or not cell.settings)]
+    for row in {_run_of(row): row for row in own}.values():
         groups.setdefault(tuple(row.get(key) or "" for key in _ALIKE), []).append(row)
     if not groups:
         return None
@@ -109,8 +111,8 @@ def find(rows: Sequence[Row], cell: Cell) -> Found | None:
     paper = "0" if cell.key.method == TEACHER else _paper_epochs(cell)
     chosen = groups.pop(best)
     values = _values(chosen)
-    if cell.key.method == TEACHER:  # which is the same network wherever it was measured
-        for others in groups.values():
+    if cell.key.method == TEACHER:  # which is the same network wherever it was measured by the same settings
+        for others in (others for which, others in groups.items() if which[-1] == best[-1]):
             more = {attack: value for attack, value in _values(others).items() if values[attack] is None}
             chosen += others if any(value is not None for value in more.values()) else []
             values |= more
@@ -154,22 +156,17 @@ def table_of(plan: Plan, rows: Sequence[Row]) -> Table:
         return parameters()
     rows = [row for row in rows if plan.shows(row)]
     found = {cell: find(rows, cell) for cell in plan.cells}
-    dense = {cell: find(rows, dense_cell(cell)) for cell in plan.cells if cell.key.teacher}
+    dense = {cell: find(rows, cell.dense) for cell in plan.cells if cell.key.teacher}
     lines, shown = [], set[Key]()
     for cell in plan.cells:
         teacher = dense.get(cell)
-        if not cell.measures and cell.key.teacher and dense_key(cell.key) not in shown:
-            shown.add(dense_key(cell.key))
-            lines.append(_line(plan, dense_cell(cell), teacher, None))
+        if not cell.measures and cell.key.teacher and cell.key.dense not in shown:
+            shown.add(cell.key.dense)
+            lines.append(_line(plan, cell.dense, teacher, None))
         lines.append(_line(plan, cell, found[cell], teacher))
     head = ["", *map(attack_label, plan.attacks), *(["median distance"] if plan.show == "curve" else [])]
     head += ["95 % interval", "of the teacher's", "epochs", "training", "run"]
     return Table(plan.title, tuple(head), tuple(lines), _notes(plan, [*found.values(), *dense.values()]))
-
-
-def dense_cell(cell: Cell) -> Cell:
-    """Return the line of the teacher of a line."""
-    return Cell(dense_key(cell.paper), dense_key(cell.key), str(cell.key.teacher), cell.recipe)
 
 
 def _line(plan: Plan, cell: Cell, found: Found | None, teacher: Found | None) -> tuple[str, ...]:
@@ -240,7 +237,7 @@ def _retention(found: Found | None, teacher: Found | None, paper: Mapping[str, A
     if found and teacher:
         own, whole = found.values.get(found.strongest), teacher.values.get(found.strongest)
         here = f"{100 * own / whole:.0f} %" if own is not None and whole else ""
-    robust, dense = paper.get("autoattack"), published_row("pretrained", dense_key(key)).get("autoattack")
+    robust, dense = paper.get("autoattack"), published_row("pretrained", key.dense).get("autoattack")
     return f"{here} ({100 * robust / dense:.0f} %)".strip() if robust is not None and dense else here
 
 

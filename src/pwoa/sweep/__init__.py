@@ -139,8 +139,11 @@ def sweep_points(
 
 def measure_teachers(
     recipes: Sequence[Recipe], folder: str | Path, places: Places, progress: Progress
-) -> dict[str, str]:
-    """Measure the teachers of recipes in the folder of a sweep, whose runs then need not; return why some failed."""
+) -> tuple[dict[str, str], tuple[str, ...]]:
+    """Measure the teachers of recipes in the folder of a sweep, whose runs then need not.
+
+    Return why some failed, and those that there was no time for.
+    """
     place, launch = SweepFolder(Path(folder).absolute()), _launch(places)
     place.check({})
     failed: dict[str, str] = {}
@@ -161,7 +164,10 @@ def measure_teachers(
             launch([_teacher_task(recipe, where) for where, recipe in left.items()], ended)
         finally:
             progress.close()
-    return failed
+    late = tuple(name for where, name in names.items() if name not in failed and not (where / RESULT).is_file())
+    if late:
+        progress.say(f"the time is over; {counted(len(late), 'teacher')} left, with which the same command goes on")
+    return failed, late
 
 
 def _teacher_task(recipe: Recipe, where: Path) -> Task:
