@@ -85,9 +85,9 @@ class PruningMethod(Method):
 
     @classmethod
     def hints(cls, recipe: Recipe) -> list[str]:
-        """Tell in what the recipe differs from the method's preset for its data; from that for CIFAR-10 without one."""
+        """Tell in what the recipe differs from the method's preset for its data, or for data that is like it."""
         own = preset_for(recipe.data.name, cls.name)
-        preset = own or preset_for("cifar10", cls.name)
+        preset = own or preset_for("mnist" if recipe.data.name == "mnist-mini" else "cifar10", cls.name)
         if preset is None or cls.name == "pwoa":
             return []
         meant = flat(cls.complete(load_recipe(preset)))
