@@ -118,13 +118,15 @@ def headline_table(path: Path) -> str:
         for rate, own in beyond.items()
     ]
     seeds = ", ".join(f"{counted(len(own), 'seed')} at rate {rate:g}" for rate, own in beyond.items())
+    attacked = {sum(row["autoattack"] is not None for row in own) for own in beyond.values()}
+    of_seeds = "one seed" if attacked == {1} else f"{min(attacked)} to {max(attacked)} seeds"
     first = chosen[0][0]
     return (
         f"ResNet-18 on CIFAR-10, l∞ 8/255, natural examples only, {_SHORT} epochs, {len(pruned[0])} seeds, "
         f"{first['n']:,} test images (AutoAttack: {first['n_autoattack']:,}), {first['device']}; accuracy in percent, "
         "mean ± standard deviation:\n\n"
         + markdown(["method", "rate", *(attack_label(column) for column in COLUMNS)], cells)
-        + "\n\n† all 10,000 test images, AutoAttack on 1,000 and of one seed. "
+        + f"\n\n† all 10,000 test images, AutoAttack on 1,000 and of {of_seeds}. "
         f"{ROBUST} is beyond the paper: 16 epochs, {seeds}."
     )
 

@@ -152,8 +152,8 @@ def draw_equal_time(path: Path, picture: Path) -> None:
     points = [(_name(row), without_compiling(row), row, "#dd8452") for row in load_rows(path)]
     points = [point for point in points if point[2]["autoattack"] is not None]
     for allocation, own in _own(path).items():
-        attacked = next(row for row in own if row["autoattack"] is not None)
-        points.append((f"{ROBUST}, {allocation}", _mean_time(own), attacked, "#4c72b0"))
+        attacked = [row for row in own if row["autoattack"] is not None]
+        points += [(f"{ROBUST}, {allocation}", _mean_time(own), row, "#4c72b0") for row in attacked[:1]]
     for name, seconds, row, colour in points:
         value, images = row["autoattack"], row["n_autoattack"]
         error = (value * (100 - value) / images) ** 0.5
