@@ -43,7 +43,7 @@ def demo(
     progress = choose_progress(progress)
     recipe = load_recipe(recipe)
     start, place = time.perf_counter(), Path(folder)
-    rate = f"rate {recipe.sparsity.rate:g}"
+    rate = recipe.sparsity.rate_text
     progress.say(f"\n1 of 3: naive pruning, {rate}, with cross-entropy")
     progress.runs_after = 2
     naive = prune(recipe=recipe, settings=NAIVE, folder=place / "naive", progress=progress)

@@ -194,7 +194,8 @@ def sweep(
         print_table(
             text_table(
                 result.table,
-                "Accuracy in %, mean ± standard deviation over seeds; overall: the rate over all parameters",
+                "Accuracy in %, mean ± standard deviation over seeds; rates over all parameters (overall) and of "
+                "multiply-adds (MACs)",
             )
         )
         say(f"rows: {out / library.ROWS}")

@@ -91,6 +91,11 @@ class SparsityRecipe:
     include: tuple[str, ...] = setting((), "names or globs of parameters to prune that are left out otherwise")
     exclude: tuple[str, ...] = setting((), "names or globs of parameters to leave as they are")
 
+    @property
+    def rate_text(self) -> str:
+        """What is asked for, as "rate 4", or "rate 4 of multiply-adds"."""
+        return f"rate {self.rate:.4g}" + (" of multiply-adds" if self.budget == "macs" else "")
+
 
 @dataclass(frozen=True)
 class ObjectiveRecipe:

@@ -11,7 +11,6 @@ from pwoa.report.html import Markup, breakable, element, join, table
 from pwoa.report.sections import TEACHER, accuracy_table, lead_of, sections_of, title_of, warnings_of
 from pwoa.report.story import NATURAL, WORST, Measured, Story, number, whole, words
 from pwoa.report.svg import LOOKS, draw, swatch
-from pwoa.sparsity.selection import smaller
 
 FEW = 4
 """So many runs are shown side by side in one figure, open, and with all example images."""
@@ -142,8 +141,7 @@ def _cards(stories: Sequence[Story]) -> Markup:
     cards = [_card("teacher", dense.value, f"{label}, not pruned", TEACHER)] if dense else []
     for story in order[: FEW if len(measured) <= FEW else 1]:
         value, best = _value(story, attack), "" if len(measured) <= FEW else "best: "
-        overall = number(story.result.get("overall_rate"), 0)
-        rate = f", {smaller(story.rate, overall)}" if story.pruned and story.rate else ""
+        rate = f", {story.smaller}" if story.smaller else ""
         kept = f"; {100 * value / dense.value:.0f} % of the teacher's" if dense and dense.value else ""
         cards.append(_card(best + story.name, value, f"{label}{rate}{kept}", looks[story.path]))
     return element("div", join(cards), class_="cards")

@@ -16,7 +16,7 @@ from pwoa.report.html import Markup, breakable, element, join, table
 from pwoa.report.repeat import commands
 from pwoa.report.story import NATURAL, WORST, Accuracy, Layer, Measured, Story, number, whole, words
 from pwoa.report.svg import draw, share_bar, stacked_bar
-from pwoa.sparsity.selection import describe_left_out, smaller
+from pwoa.sparsity.selection import describe_left_out
 
 TEACHER, STUDENT = 7, 0
 """The looks of the dense network and of the one that a run ended with."""
@@ -27,10 +27,9 @@ def title_of(story: Story) -> str:
     if story.kind == "folder":
         return f"{story.name}: nothing to show"
     what = " on ".join(filter(None, (story.architecture or "a network", story.data)))
-    if not story.pruned or not story.rate:
+    if not story.smaller:
         return what
-    size = smaller(story.rate, number(story.result.get("overall_rate"), 0))
-    return f"{what}, {'' if story.state == 'finished' else 'to be '}{size}"
+    return f"{what}, {'' if story.state == 'finished' else 'to be '}{story.smaller}"
 
 
 def lead_of(story: Story) -> Markup:
@@ -260,17 +259,16 @@ def _examples(story: Story, most: int) -> Markup:
 
 def _size(story: Story) -> Markup:
     rows: list[list[object]] = []
-    result, layers = story.result, [layer for layer in story.layers if layer.name != "total"]
+    layers = [layer for layer in story.layers if layer.name != "total"]
     whole_of = next((layer for layer in story.layers if layer.name == "total"), None)
     about = story.model.about.get("size") if story.model else None
-    size = about if isinstance(about, dict) else {}
+    known = {**(about if isinstance(about, dict) else {}), **story.result}
     if whole_of is not None:
         rows.append(_size_row("prunable weights", whole_of.total, whole_of.kept))
-    parameters = whole(result.get("parameters")) or whole(size.get("parameters"))
-    nonzero = whole(result.get("nonzero")) or whole(size.get("nonzero"))
+    parameters, nonzero = whole(known.get("parameters")), whole(known.get("nonzero"))
     if parameters and nonzero is not None:
         rows.append(_size_row("all parameters", parameters, nonzero))
-    dense, left = whole(result.get("macs_dense")), whole(result.get("macs"))
+    dense, left = whole(known.get("macs_dense")), whole(known.get("macs"))
     if dense and left is not None:
         rows.append(_size_row("multiply-adds for an image", dense, left))
     if parameters and nonzero is not None:
@@ -285,8 +283,8 @@ def _size(story: Story) -> Markup:
         class_="numbers",
     )
     if layers:
-        told += _layers(layers)
-    named = result.get("left_out")
+        told += _layers(layers, dense)
+    named = known.get("left_out")
     if isinstance(named, dict) and named:
         left_out = {words(name): words(reason) for name, reason in named.items()}
         told += element("p", f"Not pruned: {describe_left_out(left_out, shown=len(left_out))}.")
@@ -297,8 +295,8 @@ def _size_row(name: str, dense: int, left: int) -> list[object]:
     return [name, f"{dense:,}", f"{left:,}", f"{dense / left:.4g}×" if left else "∞"]
 
 
-def _layers(layers: Sequence[Layer]) -> Markup:
-    dense = sum(layer.macs_dense or 0 for layer in layers)
+def _layers(layers: Sequence[Layer], dense: int | None) -> Markup:
+    """Return the table of the layers that are pruned. dense: the multiply-adds of the whole network, if known."""
     rows = []
     for layer in layers:
         kept, rate = layer.kept / layer.total, f"{layer.total / layer.kept:.4g}×" if layer.kept else "∞"
@@ -308,8 +306,11 @@ def _layers(layers: Sequence[Layer]) -> Markup:
             share = (layer.macs_dense or 0) / dense
             cells.append(Markup(f"{100 * share:.3g} %") + share_bar(share, TEACHER))
         rows.append(cells)
+    if dense and (others := 1 - sum(layer.macs_dense or 0 for layer in layers) / dense) > 0:
+        share_of = Markup(f"{100 * others:.3g} %") + share_bar(others, TEACHER)
+        rows.append(["what is not pruned", "", "", "", share_of])
     head = ["layer", "weights", "rate", "kept", *(["multiply-adds"] if dense else [])]
-    caption = "Layer by layer" + (". Multiply-adds: the layer's share before pruning" if dense else "")
+    caption = "Layer by layer" + (". Multiply-adds: its share of the dense network's" if dense else "")
     return table(head, rows, caption, class_="numbers layers")
 
 

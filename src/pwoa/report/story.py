@@ -10,6 +10,7 @@ from typing import Any
 
 from pwoa.evaluation.comparison import Difference
 from pwoa.evaluation.examples import Example
+from pwoa.sparsity.selection import smaller
 from pwoa.threat import Threat
 
 NATURAL, WORST = "natural", "worst"
@@ -143,6 +144,17 @@ class Story:
             return Threat(*(self.settings[f"threat.{key}"] for key in ("norm", "radius", "step")))
         except (KeyError, TypeError, ValueError):
             return None
+
+    @property
+    def smaller(self) -> str:
+        """How much smaller it is, or is going to be, in words; nothing of what is not pruned."""
+        if not self.pruned or not self.rate:
+            return ""
+        by_compute = self.settings.get("sparsity.budget") == "macs"
+        if by_compute and not self.result:
+            return f"{self.rate:.4g}× fewer multiply-adds"
+        macs = number(self.result.get("macs_rate"), 0) if by_compute else None
+        return smaller(self.rate, number(self.result.get("overall_rate"), 0), macs)
 
     @property
     def rate(self) -> float | None:

@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from pwoa.evaluation.scores import Scores
 
 
+_RATES = {"overall_rate": "overall", "macs_rate": "MACs"}
+
+
 @dataclass(frozen=True)
 class Row:
     """One line of an evaluation: of `n` images, how many are right under an attack, and what it took.
@@ -87,9 +90,11 @@ def result_table(
 def text_table(rows: Mapping[str, Mapping[str, str]], title: str = "") -> Table:
     """Return a table with a row for each name and a column for each attack; columns without any cell are left out."""
     columns = [name for name in next(iter(rows.values())) if any(row[name] for row in rows.values())]
-    table = _table(title, ["overall" if column == "overall_rate" else attack_label(column) for column in columns])
+    heads = [(_RATES.get(column) or attack_label(column)).replace(" ", "\n") for column in columns]
+    table = _table(title, heads)
+    table.columns[0].min_width = max(len(word) for name in rows for word in name.split())
     for name, cells in rows.items():
-        table.add_row(name, *(cells[column] for column in columns))
+        table.add_row(name, *(cells[column].replace(" ± ", "\n±") for column in columns))
     return table
 
 

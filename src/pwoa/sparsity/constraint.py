@@ -149,6 +149,8 @@ def plan_notes(model: nn.Module, recipe: SparsityRecipe, kept: Mapping[str, int]
     chosen, notes = select(model, recipe), []
     if chosen.left_out:
         notes.append(f"note: not pruned: {describe_left_out(chosen.left_out)}")
+        if recipe.budget == "macs":
+            notes.append(f"note: {recipe.rate_text} of the layers that are pruned; of the whole network it is less")
     if kept is None:
         return notes
     numbers = sizes(chosen.weights)

@@ -89,13 +89,15 @@ def select(model: nn.Module, recipe: SparsityRecipe = DEFAULT) -> Selection:
     return selection
 
 
-def smaller(rate: float, overall: float | None) -> str:
+def smaller(rate: float, overall: float | None, macs: float | None = None) -> str:
     """Say how much smaller a network is: by its prunable weights, and by all parameters where that is another number.
 
+    macs: the rate of multiply-adds, where it was pruned by that.
     Example: `smaller(4.0, 3.17)` is "4× smaller (3.17× over all parameters)".
     """
     other = overall is not None and abs(overall - rate) > 0.01 * rate
-    return f"{rate:.4g}× smaller" + (f" ({overall:.4g}× over all parameters)" if other else "")
+    compute = "" if macs is None else f"{macs:.4g}× fewer multiply-adds, "
+    return f"{compute}{rate:.4g}× smaller" + (f" ({overall:.4g}× over all parameters)" if other else "")
 
 
 def describe_left_out(left_out: dict[str, str], shown: int = 3) -> str:

@@ -26,7 +26,7 @@ _PATHS = ("recipe", "teacher", "checkpoint", "folder", "name")
 """Axes whose values may be paths; in names the ends that tell them apart are enough."""
 MEASURED_BY = ("recipe", "data", "teacher", "threat", "evaluation")
 """The sections that tell how robust a teacher is found."""
-_IN_EVERY_LABEL = ("method", "sparsity.rate", "pretrain.lite", "training.mix", "training.seed")
+_IN_EVERY_LABEL = ("method", "sparsity.rate", "sparsity.budget", "pretrain.lite", "training.mix", "training.seed")
 _IN_EVERY_ROW = (*_IN_EVERY_LABEL, "data.name", "teacher.architecture", "teacher.checkpoint")
 
 
@@ -154,7 +154,8 @@ def _point(
     name = "-".join(f"{names[key]}={text}" for key, (_, text) in chosen.items()) or "run"
     lite = " (lite)" if recipe.pretrain.lite > 1 and trained else ""
     label = f"{recipe.method}{lite}, rate {recipe.sparsity.rate:.4g}"
-    label += "" if trained else f", mix {recipe.training.mix:g}"
+    if not trained:
+        label += (" of MACs" if recipe.sparsity.budget == "macs" else "") + f", mix {recipe.training.mix:g}"
     others = {key: text for key, (_, text) in chosen.items() if key not in _IN_EVERY_LABEL}
     label += "".join(f", {names[key]} {text}" for key, text in others.items())
     axes = {key: value for key, value in _values(chosen).items() if key not in _IN_EVERY_ROW}

@@ -29,6 +29,7 @@ def row_of(recipe: Recipe, result: Mapping[str, Any]) -> dict[str, Any]:
         "teacher": None if lite else recipe.teacher.checkpoint,
         "method": recipe.method,
         "rate": recipe.sparsity.rate,
+        "budget": "weights" if lite else recipe.sparsity.budget,
         "overall_rate": result.get("overall_rate"),
         "macs_rate": result.get("macs_rate"),
         "mix": 1.0 if lite else recipe.training.mix,
@@ -74,9 +75,12 @@ def spread(
 
 
 def overall(rows: Iterable[Mapping[str, Any]]) -> dict[str, str]:
-    """Return the rate over all parameters of these rows; where they differ, all that there are."""
-    known = [row["overall_rate"] for row in rows if row.get("overall_rate") is not None]
-    return {"overall_rate": ", ".join(dict.fromkeys(f"{rate:.4g}" for rate in known))}
+    """Return the rates over all parameters and of multiply-adds; where these rows differ, all that there are."""
+    own, rates = list(rows), {}
+    for key in ("overall_rate", "macs_rate"):
+        known = [row[key] for row in own if row.get(key) is not None]
+        rates[key] = ", ".join(dict.fromkeys(f"{rate:.4g}" for rate in known))
+    return rates
 
 
 def mean_and_deviation(values: Sequence[float | None]) -> str:
