@@ -22,7 +22,7 @@ from typer.testing import CliRunner
 
 import pwoa
 from pwoa.cli import app
-from pwoa.errors import InputError
+from pwoa.errors import DefenceWarning, InputError
 from pwoa.evaluation.comparison import compare, worst_case
 from pwoa.evaluation.examples import EXAMPLES, save_examples
 from pwoa.models.checkpoints.folder import fingerprint
@@ -266,6 +266,48 @@ def test_the_command_that_is_shown_makes_the_same_model(tmp_path: Path, digits: 
     assert (answer.exit_code, answer.stderr) == (0, "")
     assert fingerprint(pwoa.load_model(tmp_path / "a run-again")) == fingerprint(result.model)
     assert (tmp_path / "a run-again" / "report.html").is_file()
+
+
+def test_a_teacher_that_was_pruned_by_force_is_a_warning_and_repeated_by_force(
+    tmp_path: Path, digits: Callable[[int, int], Path]
+) -> None:
+    quick = {"data.name": str(digits(60, 8)), "data.validation": 20, "search.epochs": 1, "finetune.epochs": 1}
+    quick |= {"evaluation.attacks": "natural", "evaluation.strong": 0, "evaluation.checks": False, "threat.radius": 0.9}
+    with pytest.warns(DefenceWarning, match="weak teacher: the teacher is not robust: ") as caught:
+        result = pwoa.prune(recipe="demo", settings=quick, folder=tmp_path / "run", force=True)
+    assert [warning.filename for warning in caught if issubclass(warning.category, DefenceWarning)] == [__file__]
+    page = page_of(result.folder)
+    assert "the teacher is not robust: 0.0 % under PGD-10 at l∞ 0.9" in page.text
+    assert "--force --out" in page.text
+    (story,) = gather([result.folder])
+    (command, *_), _ = commands(story)
+    answer = CliRunner().invoke(app, shlex.split(command)[1:])
+    assert answer.exit_code == 0
+    assert "warning (weak teacher): the teacher is not robust: " in " ".join(answer.output.split())
+    assert fingerprint(pwoa.load_model(tmp_path / "run-again")) == fingerprint(result.model)
+
+
+def test_a_run_with_a_budget_of_multiply_adds_says_how_many_fewer_there_are(
+    tmp_path: Path, digits: Callable[[int, int], Path], told: Any
+) -> None:
+    quick = {"data.name": str(digits(60, 8)), "data.validation": 20, "search.epochs": 1, "finetune.epochs": 1}
+    quick |= {"evaluation.attacks": "natural", "evaluation.strong": 0, "evaluation.checks": False}
+    quick |= {"sparsity.budget": "macs", "sparsity.allocation": "lamp-macs", "sparsity.exclude": ["conv1.weight"]}
+    result = pwoa.prune(recipe="demo", settings=quick, folder=tmp_path / "run", rate=8, progress=told)
+    said = "\n".join(told.said)
+    assert ", rate 8 of multiply-adds by lamp-macs, " in said
+    assert "note: rate 8 of multiply-adds of the layers that are pruned; of the whole network it is less" in said
+    fewer, size = result.summary["macs_rate"], result.summary["rate"]
+    assert 1 < fewer < 7
+    page = page_of(result.folder)
+    assert f", {fewer:.4g}× fewer multiply-adds, {size:.4g}× smaller" in page.text
+    shares = re.search(r"what is not pruned ([\d.]+) %", page.text)
+    assert shares is not None
+    first = {row["layer"]: row for row in result.summary["sparsity"]}
+    pruned = sum(row["macs_dense"] for name, row in first.items() if name != "total")
+    assert float(shares[1]) == pytest.approx(100 * (1 - pruned / result.summary["macs_dense"]), abs=0.1)
+    (tmp_path / "run" / "result.json").unlink()
+    assert "to be 8× fewer multiply-adds" in page_of(result.folder).text
 
 
 @pytest.mark.parametrize(

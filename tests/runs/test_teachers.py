@@ -174,9 +174,10 @@ def test_a_threat_that_nobody_chose_is_a_warning_where_nothing_else_would_say_it
     monkeypatch.setattr("sys.stdout", io.StringIO())  # no terminal
     network = nn.Sequential(nn.Flatten(), nn.Linear(784, 10))
     few = QUICK | {"objective.hsic_x": 0, "objective.hsic_y": 0, "pretrain.epochs": 1, "pretrain.steps": 1}
+    few |= {"teacher.minimum": 0}
     short: Any = {"attacks": "natural", "checks": False}
     calls: list[tuple[str, Callable[..., object]]] = [
-        ("l∞ 8/255", partial(pwoa.prune, network, own, settings=few, folder=tmp_path / "a", force=True)),
+        ("l∞ 8/255", partial(pwoa.prune, network, own, settings=few, folder=tmp_path / "a")),
         ("l∞ 0.3", partial(pwoa.pretrain, network, own, settings=few, folder=tmp_path / "b")),
         ("l∞ 8/255", partial(pwoa.evaluate, network, own, **short)),
         ("l2 0.03137", partial(pwoa.evaluate, network, own, settings={"threat.norm": "l2"}, **short)),
@@ -193,14 +194,14 @@ def test_a_threat_that_nobody_chose_is_a_warning_where_nothing_else_would_say_it
 
 def test_a_threat_that_is_known_is_no_warning(teacher: Path, own: Any, tmp_path: Path) -> None:
     network = nn.Sequential(nn.Flatten(), nn.Linear(784, 10))
-    few = QUICK | {"objective.hsic_x": 0, "objective.hsic_y": 0}
+    few = QUICK | {"objective.hsic_x": 0, "objective.hsic_y": 0, "teacher.minimum": 0}
     short: Any = {"attacks": "natural", "checks": False}
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        pwoa.prune(network, own, settings=few | {"threat.radius": 0.1}, folder=tmp_path / "a", force=True)
-        pwoa.prune(network, own, settings=few | {"threat": {"radius": 0.1}}, folder=tmp_path / "b", force=True)
-        pwoa.prune(network, own, recipe="mnist", settings=few, folder=tmp_path / "c", force=True)
-        pwoa.prune(teacher, own, settings=QUICK, folder=tmp_path / "d", force=True)
+        pwoa.prune(network, own, settings=few | {"threat.radius": 0.1}, folder=tmp_path / "a")
+        pwoa.prune(network, own, settings=few | {"threat": {"radius": 0.1}}, folder=tmp_path / "b")
+        pwoa.prune(network, own, recipe="mnist", settings=few, folder=tmp_path / "c")
+        pwoa.prune(teacher, own, settings=QUICK | {"teacher.minimum": 0}, folder=tmp_path / "d")
         pwoa.prune(data=own, settings=QUICK, folder=tmp_path / "e")  # the embedded teacher
         assert recorded_recipe(tmp_path / "e").threat == trained_threat("embedded")
         pwoa.evaluate(network, own, threat=Threat(), **short)

@@ -5,6 +5,7 @@ the same `measure`.
 """
 
 import dataclasses
+from collections.abc import Mapping
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -35,6 +36,8 @@ EVALUATING, CHECKING = "evaluating", "checking for signs of a weak attack"
 """What the tasks of attacks and of defence checks are called."""
 SHORT = "pgd10"
 """The attack that a teacher is checked by before it is pruned."""
+WEAK_TEACHER = "weak teacher"
+"""The check that a run lists among its warnings if its teacher was pruned all the same."""
 
 
 def measure(
@@ -125,15 +128,24 @@ def check_teacher(
     The subject's images are those held out of training.
     """
     evaluation, threat, task = teacher_check(recipe)
-    scores, attack = measure(teacher, evaluation, threat, task=task, progress=progress), SHORT
-    minimum = recipe.teacher.minimum
-    if scores[attack] < minimum and not force:
+    scores = measure(teacher, evaluation, threat, task=task, progress=progress)
+    checked = {**scores, "images": scores.images}
+    if (weakness := not_robust(checked, recipe)) and not force:
         raise InputError(
-            f"the teacher is not robust: {scores[attack]:.1f} % under PGD-10 at {threat} "
-            f"(natural {scores['natural']:.1f} %, {counted(scores.images, 'validation image')}), and teacher.minimum "
-            f"is {minimum:g} %; give a robust model, check its preprocessing, or use --force (in Python: force=True)"
+            f"{weakness}; give a robust model, check its preprocessing, or use --force (in Python: force=True)"
         )
-    return {**scores, "images": scores.images}
+    return checked
+
+
+def not_robust(checked: Mapping[str, Any], recipe: Recipe) -> str:
+    """Say that a teacher is below `teacher.minimum` in what its check found; nothing if it is not."""
+    if checked[SHORT] >= recipe.teacher.minimum:
+        return ""
+    return (
+        f"the teacher is not robust: {checked[SHORT]:.1f} % under PGD-10 at {recipe.threat.in_quarters()} (natural "
+        f"{checked['natural']:.1f} %, {counted(checked['images'], 'validation image')}), and teacher.minimum is "
+        f"{recipe.teacher.minimum:g} %"
+    )
 
 
 class _Point(NamedTuple):

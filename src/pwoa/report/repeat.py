@@ -3,6 +3,7 @@
 import shlex
 from pathlib import Path
 
+from pwoa.evaluation.measure import WEAK_TEACHER
 from pwoa.recipe import MAY_BE_CODE, RECIPE, Evaluation
 from pwoa.recipe.settings import is_factory
 from pwoa.report.story import WORST, Story, words
@@ -27,7 +28,8 @@ def _of_run(story: Story) -> tuple[list[str], str]:
         if is_factory(value := words(settings.get(setting))) and not value.startswith("hf:")
         for word in (option, value)
     ]
-    lines = [["pwoa", verb, "--recipe", str(story.path / RECIPE), *code, "--out", str(again)]]
+    force = ["--force"] if any(check == WEAK_TEACHER for check, _ in story.warnings) else []
+    lines = [["pwoa", verb, "--recipe", str(story.path / RECIPE), *code, *force, "--out", str(again)]]
     if story.state == "finished" and story.pruned:
         lines += [["pwoa", "compare", folder]]
     lines += [["pwoa", "report", folder]]

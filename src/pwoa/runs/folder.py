@@ -194,7 +194,7 @@ class Run(Folder):
 
     def differences(self, recipe: Recipe, identity: Mapping[str, str]) -> dict[str, tuple[Any, Any]]:
         """Return in what a started run is not this one: settings, the teacher, the data; there, and here."""
-        known, recorded = self.read_json(TEACHER), recorded_recipe(self.path)
+        known, recorded = self.teacher(), recorded_recipe(self.path)
         recorded = find_method(recorded.method).complete(recorded)  # a version before may have had fewer settings
         settings = recorded.differences(recipe)
         for name, now in identity.items():
@@ -209,6 +209,13 @@ class Run(Folder):
         self.make()
         self.write_json(TEACHER, teacher)
         self.write_text(RECIPE, sealed_toml(recipe))
+
+    def teacher(self, *numbers: str) -> dict[str, Any]:
+        """Return what teacher.json says, these numbers among it."""
+        known = self.read_json(TEACHER)
+        if odd := [name for name in numbers if not _is_number(known.get(name))]:
+            raise InputError(f"{self.path / TEACHER} is damaged: its {odd[0]} cannot be; run it anew elsewhere")
+        return known
 
     def result(self) -> dict[str, Any]:
         """Return what result.json says, which is all that a finished run writes there."""

@@ -16,7 +16,7 @@ from pwoa.data.images import Data
 from pwoa.errors import InputError, counted, first_line
 from pwoa.evaluation.checks import warn_of
 from pwoa.evaluation.folder import OF_MODEL, OF_TEACHER, check_shared, copy_finished
-from pwoa.evaluation.measure import check_teacher, parts, teacher_check
+from pwoa.evaluation.measure import SHORT, WEAK_TEACHER, check_teacher, not_robust, parts, teacher_check
 from pwoa.evaluation.subject import Subject
 from pwoa.guard import example_free
 from pwoa.methods import find_pruning
@@ -189,6 +189,8 @@ def prune(
             left = {row["layer"]: row["kept"] for row in size["sparsity"]}
             if warning := warn_of_thin_layers(student, plan.sparsity, left):
                 summary["warnings"].append({"check": "thin layers", "message": warning})
+            if weakness := not_robust(run.teacher("natural", SHORT, "images"), plan):
+                summary["warnings"].append({"check": WEAK_TEACHER, "message": weakness})
             summary = run.finish(summary)
     warn_of(prepare.findings_in(summary, loaded.recipe.threat))
     return Result(student, run.path, summary, run.metrics())
@@ -258,7 +260,7 @@ def _announce(
     mix = recipe.training.mix
     examples = f"mix ratio {mix:g}, not example-free" if mix else "natural examples only"
     return (
-        f"{name}{recipe.teacher.architecture} on {recipe.data.name}, rate {recipe.sparsity.rate:g}{shared}, "
+        f"{name}{recipe.teacher.architecture} on {recipe.data.name}, {recipe.sparsity.rate_text}{shared}, "
         f"{epochs} on {material.in_words()}, {where}\n"
         f"threat: {recipe.threat}; {examples}; run folder: {run.path}"
     ) + "".join(f"\nnote: {note}" for note in notes)
