@@ -60,6 +60,20 @@ def test_what_has_no_gradient_does_not_move() -> None:
     assert set(optimizer.state_dict()["state"]) == {2, 3}
 
 
+def test_a_layer_that_is_used_later_than_others_is_moved_from_then_on() -> None:
+    """As torch's steps do where they are not fused; the fused ones fail."""
+    weights = []
+    for optimizer_of in (Sgd, torch.optim.SGD):
+        values: list[Tensor] = [nn.Parameter(torch.tensor([1.0, -2.0])), nn.Parameter(torch.tensor([3.0]))]
+        optimizer = optimizer_of(values, 0.1, 0.9, weight_decay=0.01)
+        for used in (values[:1], values, values[1:], values):
+            torch.cat(used).square().sum().backward()
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
+        weights.append(values)
+    torch.testing.assert_close(weights[0], weights[1])
+
+
 @pytest.mark.parametrize("first", ["ours", "torch"])
 def test_either_goes_on_from_the_state_of_the_other(first: str) -> None:
     def of_torch(model: nn.Module) -> torch.optim.SGD:

@@ -26,12 +26,14 @@ class Sgd:
         group = self.param_groups[0]
         moved = [place for place, value in enumerate(group["params"]) if value.grad is not None]
         values = [group["params"][place] for place in moved]
+        if group["momentum"]:  # torch's fused steps take all momenta or none, and a layer may be used first later on
+            for place, value in zip(moved, values, strict=True):
+                if self._momenta[place] is None:
+                    self._momenta[place] = torch.zeros_like(value)
         momenta = [self._momenta[place] for place in moved] if group["momentum"] else []
         options: dict[str, Any] = {name: value for name, value in group.items() if name != "params"}
         options |= {"dampening": 0.0, "nesterov": False, "maximize": False, "fused": True}
         sgd(values, [value.grad for value in values], momenta, **options)
-        for place, value in zip(moved, momenta, strict=False):
-            self._momenta[place] = value
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Forget the gradients."""
