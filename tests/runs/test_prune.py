@@ -654,10 +654,12 @@ def test_numbers_that_cannot_be_are_refused_before_anything_is_trained(
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.parametrize("nested", [False, True])
 @pytest.mark.parametrize(("data", "preset"), [("mnist", "mnist-hydra"), ("mnist-mini", "demo")])
 def test_without_a_recipe_a_method_takes_its_preset_for_the_data(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, data: str, preset: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, data: str, preset: str, nested: bool
 ) -> None:
+    settings: dict[str, Any] = {"data": {"name": data}} if nested else {"data.name": data}
     chosen: list[Recipe] = []
 
     def stop(plan: Recipe, *rest: object) -> None:
@@ -667,7 +669,7 @@ def test_without_a_recipe_a_method_takes_its_preset_for_the_data(
     monkeypatch.setattr("pwoa.runs.prepare.load_given", lambda *rest: None)
     monkeypatch.setattr("pwoa.runs.prepare.load_rest", stop)
     with pytest.raises(InputError, match="far enough"):
-        prune("embedded", data=None, method="hydra", settings={"data.name": data}, folder=tmp_path / "run")
+        prune("embedded", data=None, method="hydra", settings=settings, folder=tmp_path / "run")
     (plan,) = chosen
     meant = load_recipe(preset).with_settings({"method": "hydra", "teacher.checkpoint": "embedded"})
     assert (plan.search, plan.training, plan.pretrain) == (meant.search, meant.training, meant.pretrain)

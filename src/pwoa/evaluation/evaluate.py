@@ -36,7 +36,7 @@ from pwoa.recipe import (
     recorded_recipe,
     records_recipe,
 )
-from pwoa.recipe.settings import gives_radius, merge
+from pwoa.recipe.settings import merge
 from pwoa.storage.folder import RESULT
 from pwoa.storage.identity import identity
 from pwoa.threat import Threat
@@ -115,7 +115,7 @@ def evaluate(
     trained, unchosen = trained_threat(home or model), False
     if data is not None and recipe is None and not _is_run(home or model):
         plan = dataclasses.replace(plan, threat=_usual_threat(loaded, trained, changes))
-        unchosen = not (threat or trained or gives_radius(changes) or preset_for(loaded.name))
+        unchosen = not (threat or trained or "threat.radius" in changes or preset_for(loaded.name))
     threat = threat or plan.threat
     if trained is not None and str(trained) != str(threat):
         progress.say(f"note: the model was trained for {trained}, and is tested at {threat}")
@@ -135,6 +135,8 @@ def evaluate(
         if not isinstance(model, nn.Module) and kind_of(model) in EXPORTED:
             subject = dataclasses.replace(subject, hashes={"artefact": identity(model)})
             progress.say(f"exported model: SHA-256 {subject.hashes['artefact']}")
+    if not isinstance(model, nn.Module) and kind_of(model) == "factory" and checkpoint is None:
+        progress.say(f"note: no --checkpoint: the weights are those that {model} makes")
     if unchosen:
         how = "--radius or --set threat.… (in Python: threat=)"
         line = f"no threat was given, and {loaded.name} has no preset: {threat}; choose by {how}"

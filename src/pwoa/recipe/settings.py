@@ -75,16 +75,16 @@ def parse_setting(text: str) -> tuple[str, Any]:
 
 
 def merge(settings: Mapping[str, Any] | None, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Add to settings those that were given by a name of their own, if they were."""
+    """Add to settings those that were given by a name of their own, if they were; all as `{"section.key": value}`.
+
+    Settings may also come as `{"section": {"key": value}}`.
+    """
     if not isinstance(settings, (Mapping, NoneType)):
         raise InputError(f"settings must be as {{'training.seed': 1}}, not {settings!r}")
-    return dict(settings or {}) | {key: value for key, value in given.items() if value is not None}
-
-
-def gives_radius(settings: Mapping[str, Any]) -> bool:
-    """Tell whether settings say how far the attacker reaches; with a norm or a step alone the default does."""
-    section = settings.get("threat")
-    return "threat.radius" in settings or (isinstance(section, Mapping) and "radius" in section)
+    changes: dict[str, Any] = {}
+    for name, value in (settings or {}).items():
+        changes |= {f"{name}.{key}": own for key, own in value.items()} if isinstance(value, Mapping) else {name: value}
+    return changes | {key: value for key, value in given.items() if value is not None}
 
 
 def replace(target: Any, tree: Mapping[str, Any], where: str, prefix: str) -> Any:

@@ -25,7 +25,6 @@ from pwoa.models.checkpoints.folder import WEIGHTS
 from pwoa.models.load import load_model
 from pwoa.progress import Part, Progress
 from pwoa.recipe import AUTO, Recipe, recorded_recipe
-from pwoa.recipe.settings import gives_radius
 from pwoa.runs.folder import Result, Run
 from pwoa.runs.tensorboard import Curves, check_installed
 from pwoa.storage.identity import identity as hash_file
@@ -79,7 +78,7 @@ def note_defaults(
     trained: the threat that the teacher's run says, if it says one.
     """
     sections = {key.partition(".")[0] for key in changes}
-    threat = [] if trained or gives_radius(changes) else [f"the threat {recipe.threat}"]
+    threat = [] if trained or "threat.radius" in changes else [f"the threat {recipe.threat}"]
     chosen = sections & {"search", "finetune", "pretrain"}
     unchosen = [*([] if chosen else [f"{' + '.join(map(str, epochs))} epochs"]), *threat]
     name, how = recipe.data.name, "--recipe or --set (in Python: recipe=, settings=)"
@@ -258,5 +257,5 @@ def findings_in(summary: Mapping[str, Any], threat: Threat | None = None) -> lis
     """
     listed = summary.get("warnings", [])
     found = [(", ".join([entry["check"], *filter(None, [entry.get("model")])]), entry["message"]) for entry in listed]
-    limit = weak_steps(summary.get("pruned") or summary.get("accuracy") or (), threat) if threat else ""
+    limit = weak_steps(summary.get("pruned") or summary.get("accuracy") or {}, threat) if threat else ""
     return [*found, *([("steps", limit)] if limit else [])]
