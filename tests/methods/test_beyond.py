@@ -57,6 +57,26 @@ class TestHidden:
         total = loss.parts["distillation"] + 0.3 * loss.parts["hidden"]
         assert loss.total.item() == pytest.approx(total.item(), rel=1e-5)
 
+    def test_what_differences_are_relative_to_is_found_a_batch_at_a_time(
+        self, tiny_teacher: nn.Module, tiny_data: Data, quick: Make
+    ) -> None:
+        recipe = quick(objective__hidden=0.3, objective__hsic_x=0.0, objective__hsic_y=0.0, data__validation=37)
+        material, batch = batch_of(tiny_data, recipe)
+        seen: list[int] = []
+        teacher = copy.deepcopy(tiny_teacher)
+        teacher.register_forward_pre_hook(lambda module, given: seen.append(len(given[0])))
+        student = copy.deepcopy(tiny_teacher)
+        with torch.no_grad():
+            student.get_parameter("conv.weight").mul_(0.5)
+        several = Pwoa(student, teacher, material, recipe).stages[-1]
+        assert max(seen) == recipe.training.batch == 16 < len(material.validation)
+        whole = Pwoa(student, teacher, material, recipe.with_settings({"training.batch": 64})).stages[-1]
+        values = []
+        for stage in (several, whole):
+            with stage.running():
+                values.append(stage.loss(batch).parts["hidden"].item())
+        assert values[0] == pytest.approx(values[1], rel=1e-5)
+
     def test_it_brings_the_hidden_layers_nearer_to_the_teachers(
         self, tmp_path: Path, tiny_teacher: nn.Module, tiny_data: Data, quick: Make
     ) -> None:
@@ -119,6 +139,19 @@ class TestTightening:
         assert kept[-1] == size // 8
         finetune.begin()
         assert sum(int(weight.count_nonzero()) for weight in prunable(student).values()) == size // 8
+
+    @pytest.mark.parametrize(("epochs", "interval"), [(1, 3.0), (2, 1.0), (5, 3.0), (5, 5.0), (4, 0.25)])
+    def test_the_constraint_is_the_whole_one_in_time_whenever_updates_come(
+        self, tiny_teacher: nn.Module, tiny_data: Data, quick: Make, epochs: int, interval: float
+    ) -> None:
+        recipe = quick(search__start_rate=2.0, search__epochs=epochs, search__interval=interval, sparsity__rate=8.0)
+        material, _ = batch_of(tiny_data, recipe)
+        search = Pwoa(copy.deepcopy(tiny_teacher), tiny_teacher, material, recipe).stages[0]
+        for step in range(epochs * 10):
+            search.before_step(step, 10)
+        auxiliary = search.state_dict()["admm"]["auxiliary"]
+        size = sum(value.numel() for value in auxiliary.values())
+        assert sum(int(value.count_nonzero()) for value in auxiliary.values()) == size // 8
 
     @pytest.mark.parametrize(
         ("interval", "steps", "due"), [(1.0, 7, [7, 14]), (0.5, 4, [2, 4, 6, 8, 10]), (2.0, 6, [12])]

@@ -9,6 +9,7 @@ constraint tightens gradually (`search.start_rate`), a stage before the search l
 (`sparsity.allocation = "learned"`), and low rates take fewer epochs (`search.full_rate`).
 """
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, dataclass, replace
@@ -62,7 +63,7 @@ class Objective:
         mixer: Callable[[Batch], Batch] = lambda batch: batch,
     ) -> None:
         self._mixer = mixer
-        self._group = training.group
+        self._group, self._batch = training.group, training.batch
         self.weights = Weights(recipe.distillation, recipe.hsic_x, recipe.hsic_y, recipe.classification, recipe.hidden)
         if not any(asdict(self.weights).values()):
             raise InputError("all weights of the objective are 0; there is nothing to minimise")
@@ -88,13 +89,23 @@ class Objective:
         """Return what asks the teacher about a batch: for its logits, and for its hidden layers where they count."""
         if self.weights.hidden:
             look = teacher_hidden(teacher, material, self._points, fast=fast)
-            examples = Batch(*material.images.batch(material.validation[:CHUNK]), material.validation[:CHUNK])
-            self._scales = mean_squares(look(examples)[1], self._recipe.hidden_scale == "channel")
+            self._scales = self._scales_of(look, material)
             return look
         if self.weights.distillation:
             logits = teacher_logits(teacher, material, fast=fast, moving=moving)
             return lambda batch: (logits(batch), [])
         return None
+
+    def _scales_of(self, look: Asked, material: Material) -> list[Tensor]:
+        """Return what differences in hidden layers are relative to, from some images, a batch of them at a time."""
+        index = material.validation[:CHUNK]
+        scales: list[Tensor] = []
+        for part in torch.split(index, self._batch):
+            layers = look(Batch(*material.images.batch(part), part))[1]
+            own = mean_squares(layers, self._recipe.hidden_scale == "channel")
+            weighted = [len(part) / len(index) * scale for scale in own]
+            scales = [a + b for a, b in zip(scales, weighted, strict=True)] if scales else weighted
+        return scales
 
     @contextmanager
     def watching(self) -> Iterator[None]:
@@ -211,8 +222,10 @@ class Search(Stage):
         return self._objective.watching()
 
     def before_step(self, step: int, steps: int) -> None:
-        period = self._recipe.interval * steps
-        if step and step // period > (step - 1) // period:
+        period, whole = self._recipe.interval * steps, math.ceil(TIGHTENING * self.epochs * steps)
+        last = (self.epochs * steps - 1) // period * period
+        late = self._recipe.start_rate and last < whole  # no update would come after the constraint is the whole one
+        if (step and step // period > (step - 1) // period) or (late and step == whole):
             self._admm.update(self._constraint_at(step / steps))
 
     def constants(self) -> object:
