@@ -23,7 +23,7 @@ from pwoa.guard import ExampleFreeViolation, example_free
 from pwoa.methods import METHODS, find_pruning, harp
 from pwoa.methods.adversarial import Trades
 from pwoa.methods.hydra import Hydra, Scoring, first_scores, mixed_loss
-from pwoa.methods.pruning import Mixer
+from pwoa.methods.pruning import Mixer, teacher_logits
 from pwoa.progress import Progress
 from pwoa.recipe.sections import Recipe
 from pwoa.runs.folder import Run
@@ -141,6 +141,21 @@ def test_every_method_prunes_to_the_exact_budget(
     assert sum(left.values()) == sum(weight.numel() for weight in weights.values()) // 4
     if method != "harp":  # which learns how to share the budget
         assert all(abs(weight.numel() / 4 - left[name]) < 1 for name, weight in weights.items())
+
+
+def test_the_teacher_is_asked_about_the_images_that_are_used_and_no_others(
+    tiny_teacher: nn.Module, tiny_data: Data, quick: Make
+) -> None:
+    material = Material.of(tiny_data, quick(data__images=60, data__validation=20), CPU)
+    asked: list[Tensor] = []
+    teacher = copy.deepcopy(tiny_teacher)
+    teacher.register_forward_hook(lambda module, given, logits: asked.append(logits))
+    says = teacher_logits(teacher, material)
+    for part in (material.train[:7], material.validation):
+        x, y = material.images.batch(part)
+        with torch.no_grad():
+            torch.testing.assert_close(says(Batch(x, y, part)), tiny_teacher(x))
+    assert sum(map(len, asked)) == 60
 
 
 class Unhurried(TorchDispatchMode):

@@ -115,16 +115,16 @@ def teacher_hidden(teacher: nn.Module, material: Material, points: Sequence[str]
 
 
 def _table(logits: LogitModel, material: Material) -> Callable[[Batch], Tensor]:
-    """Return what the teacher says of each training image, computed when it is first asked for, in float32."""
+    """Return what the teacher says of each image that the run uses, computed when it is first asked for, in float32."""
     table: list[Tensor] = []
 
     @torch.no_grad()
     def look_up(batch: Batch) -> Tensor:
         if not table:
-            positions = torch.arange(len(material.images), device=material.images.pixels.device)
-            with torch.autocast(positions.device.type, enabled=False):
-                rows = [logits(material.images.batch(part)[0]) for part in torch.split(positions, CHUNK)]
-            table.append(torch.cat(rows))
+            used = torch.cat([material.train, material.validation]).sort().values
+            with torch.autocast(used.device.type, enabled=False):
+                rows = torch.cat([logits(material.images.batch(part)[0]) for part in torch.split(used, CHUNK)])
+            table.append(rows.new_empty(len(material.images), rows.shape[1]).index_copy_(0, used, rows))
         return table[0][batch.index]
 
     return look_up
