@@ -74,7 +74,7 @@ class EvaluationFolder(FinishedEvaluation):
     def __init__(self, path: str | Path, asked: Mapping[str, Any]) -> None:
         super().__init__(path)
         self.asked = json.loads(json.dumps(asked))
-        self._saved = time.monotonic()
+        self._saved, self._saving = time.monotonic(), 0.0
         known = self._known()
         keys = [key for key in {**self.asked, **known} if known.get(key) != self.asked.get(key)] if self.started else []
         self.check({key: (_brief(known.get(key)), _brief(self.asked.get(key))) for key in keys})
@@ -97,14 +97,16 @@ class EvaluationFolder(FinishedEvaluation):
         self.write_json(ASKED, self.asked)
 
     def save(self, measurements: Sequence[Measurement]) -> None:
-        """Keep how far it has come, if the last time was a while ago."""
-        if time.monotonic() - self._saved >= SAVE_SECONDS:
+        """Keep how far it has come, if the last time was a while ago: the longer a save takes, the more rarely."""
+        start = time.monotonic()
+        if start - self._saved >= SAVE_SECONDS * max(1.0, self._saving):
             tensors, about = pack(measurements)
             text, which = json.dumps(about), self._which()
             metadata = {"measurements": text, "evaluation": which, "sha256": _digest(tensors, text, which)}
             with replacing(self.path / PROGRESS) as file:
                 file.write(to_bytes(tensors, metadata))
             self._saved = time.monotonic()
+            self._saving = self._saved - start
 
     def _which(self) -> str:
         """Hash what tells this evaluation from others, the fingerprint of its model among it."""
