@@ -153,7 +153,7 @@ def test_lbgat_follows_its_guide(
     tiny_teacher: nn.Module, tiny_data: Data, quick: Make, monkeypatch: pytest.MonkeyPatch, beta: float
 ) -> None:
     total, said = losses("lbgat", tiny_teacher, tiny_data, quick(pretrain__beta=beta), monkeypatch)
-    adversarial = said["together" if beta else "adversarial"]
+    adversarial = said["together"]
     expected = (adversarial - said["guide"]).square().mean() + F.cross_entropy(said["guide"], said["y"])
     expected = expected + beta * kl(said["natural"], adversarial).mean()
     assert total == pytest.approx(float(expected), rel=1e-3)

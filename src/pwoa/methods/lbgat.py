@@ -41,14 +41,12 @@ class Lbgat(RobustTraining):
         return super().files(recipe) | ({"lbgat.guide": guide} if guide else {})
 
     def robust_loss(self, batch: Batch, threat: Threat) -> Loss:
-        beta = self._recipe.beta
-        adversarial = self.furthest(batch, threat)
-        pair = self.both(batch.x, adversarial) if beta else None
-        guide, logits = self._guide(batch.x), pair[1] if pair else self._logits(adversarial)
-        boundary = F.mse_loss(logits.float(), guide.float())
-        natural = F.cross_entropy(guide.float(), batch.y)
-        parts, total = {"boundary": boundary, "guide": natural}, boundary + natural
-        if pair:
-            parts["divergence"] = divergence(*pair).mean()
+        # Natural images go through f with β = 0 too, as in the released code: its statistics are of both kinds.
+        natural, adversarial = self.both(batch.x, self.furthest(batch, threat))
+        guide = self._guide(batch.x).float()
+        parts = {"boundary": F.mse_loss(adversarial.float(), guide), "guide": F.cross_entropy(guide, batch.y)}
+        total = parts["boundary"] + parts["guide"]
+        if beta := self._recipe.beta:
+            parts["divergence"] = divergence(natural, adversarial).mean()
             total = total + beta * parts["divergence"]
-        return Loss(total, parts, logits)
+        return Loss(total, parts, adversarial)
