@@ -42,6 +42,7 @@ from pwoa.sweep.cluster import run_on_ray
 from pwoa.sweep.grid import MEASURED_BY, Point, expand
 from pwoa.sweep.local import Task, run_here
 from pwoa.sweep.rows import COLUMNS, accuracies, epochs_of, overall, row_of, spread, teacher_row
+from pwoa.sweep.watch import Watch
 
 __all__ = [
     "ROWS",
@@ -203,7 +204,6 @@ def _sweep(points: Sequence[Point], folder: Path, launch: Launch, progress: Prog
     hints = [hint for point in left for hint in (*find_method(point.recipe.method).hints(point.recipe), *point.notes)]
     for hint in dict.fromkeys(hints):
         progress.say(f"note: {hint}")
-    progress.start("sweep", len(left))
     failed: dict[str, str] = {}
     over = itertools.count(before + 1)
 
@@ -220,15 +220,14 @@ def _sweep(points: Sequence[Point], folder: Path, launch: Launch, progress: Prog
             progress.say(
                 f"{task.name}: {_accuracies_text(folder / task.name)}{next(over)} of {counted(len(points), 'run')}"
             )
-        progress.advance()
+        watch.end(task.folder)
 
     try:
-        launch([_task(point, folder) for point in left], ended)
+        with Watch(left, folder, progress) as watch:
+            launch([_task(point, folder) for point in left], ended)
     except KeyboardInterrupt:
         progress.say("stopped; the same command goes on")
         raise
-    finally:
-        progress.close()
     unfinished = [point.name for point in points if not (folder / point.name / RESULT).is_file()]
     without = tuple(name for name in unfinished if name not in failed)
     if without:
