@@ -27,7 +27,7 @@ _TORTURE = {
 }
 _MNIST_MODELS = {TEACHER: "teacher (dense)", "ce": "naive (cross-entropy)", "pwoa": "PwoA"}
 _CHOICES = {
-    "sparsity=every_layer": "as the preset has it",
+    "sparsity=every_layer": "every layer, λ of the table, weight decay",
     "sparsity=convolutions": "linear layers left dense",
     "objective=by_the_rule": "λ, λx, λy by the appendix's rule",
     "training=no_weight_decay": "no weight decay",
@@ -171,38 +171,36 @@ def ablation_table(path: Path) -> str:
     """Return the paper's table of the terms of the objective on MNIST, at its epochs, with its AutoAttack beside."""
     rows = [row for row in load_rows(path) if (row["table"], row["scale"]) == ("ablation-mnist", "paper")]
     teacher = next(row["autoattack"] for row in rows if row["method"] == TEACHER)
+    objectives = list(dict.fromkeys(row["objective"] for row in rows))
     lines = []
-    for row in rows:
+    for row in sorted(rows, key=lambda row: (row["rate"], objectives.index(row["objective"]))):
         dense = row["method"] == TEACHER
-        name = ["1", _MNIST_MODELS[TEACHER]] if dense else [f"{row['rate']:g}", row["objective"]]
+        decay = "1e-4" if "weight_decay=0.0001" in (row.get("settings") or "") else "none"
+        name = ["1", _MNIST_MODELS[TEACHER], ""] if dense else [f"{row['rate']:g}", row["objective"], decay]
         kept = "" if dense else f"{100 * row['autoattack'] / teacher:.0f} %"
         accuracies = (f"{row[column]:.2f}" for column in _MNIST_COLUMNS)
         lines.append([*name, *accuracies, kept, f"{row['paper_autoattack']:.2f}"])
-    run = rows[-1]
+    run, devices = rows[-1], dict.fromkeys(row["device"] for row in rows)
+    head = ["rate", "objective", "weight decay", *map(attack_label, _MNIST_COLUMNS), "of the teacher's", "in the paper"]
     return (
         f"{run['architecture']} on {run['dataset']}, {run['epochs']} epochs, seed {run['seed']}, {run['n']:,} test "
-        f"images (AutoAttack: {run['n_autoattack']:,}), {run['device']}; accuracy in percent:\n\n"
-        + markdown(
-            ["rate", "objective", *map(attack_label, _MNIST_COLUMNS), "of the teacher's", "AutoAttack in the paper"],
-            lines,
-        )
+        f"images (AutoAttack: {run['n_autoattack']:,}), {' and '.join(devices)}; accuracy in percent:\n\n"
+        + markdown(head, lines)
     )
 
 
 def choices_table(path: Path) -> str:
     """Return what some choices of the paper's preset are worth, a line for each rate and choice."""
-    rows = load_rows(path)
-    teacher = next(row for row in rows if row["method"] == TEACHER)
-    run = next(row for row in rows if row is not teacher)
-    columns = [column for column in COLUMNS if teacher.get(column) is not None]
+    rows, columns = load_rows(path), ("natural", "pgd20", "cw", "strong")
+    teacher, *runs = sorted(rows, key=lambda row: float(row["rate"]))
     lines = [["1", _MNIST_MODELS[TEACHER], "1×", "1×", *(f"{teacher[column]:.2f}" for column in columns)]]
-    chosen = {(row["rate"], choice): row for row in rows for choice in _CHOICES if row["name"].endswith(choice)}
-    for (rate, choice), row in sorted(chosen.items(), key=lambda item: item[0][0]):
+    for row in runs:
+        (choice,) = (text for name, text in _CHOICES.items() if row["name"].endswith(name))
         smaller = (f"{row[key]:.4g}×" for key in ("overall_rate", "macs_rate"))
-        lines.append([f"{rate:g}", _CHOICES[choice], *smaller, *(f"{row[column]:.2f}" for column in columns)])
+        lines.append([f"{row['rate']:g}", choice, *smaller, *(f"{row[column]:.2f}" for column in columns)])
     return (
-        f"{run['architecture']} on {run['dataset']}, {run['epochs']} epochs, seed {run['seed']}, {run['n']:,} test "
-        f"images (AutoAttack: {run['n_autoattack']:,}), {run['device']}; how many times fewer parameters and "
+        f"{teacher['architecture']} on {teacher['dataset']}, {runs[0]['epochs']} epochs, seed {runs[0]['seed']}, "
+        f"{teacher['n']:,} test images (strong: {teacher['n_strong']:,}); how many times fewer parameters and "
         "multiply-adds there are, and accuracy in percent:\n\n"
         + markdown(["rate", "choice", "parameters", "multiply-adds", *map(attack_label, columns)], lines)
     )

@@ -40,6 +40,7 @@ PAPER: dict[str, dict[str, Any]] = {
         "finetune.learning_rate": 0.001,
         "threat.radius": 0.3,
         "training.optimizer": "adam",  # the table says SGD; its rates are those of the released code's Adam
+        "training.weight_decay": 0.0,  # which has none
     },
     "cifar10": {
         "data.name": "cifar10",
@@ -51,6 +52,7 @@ PAPER: dict[str, dict[str, Any]] = {
         "finetune.learning_rate": 0.005,
         "threat.radius": 8 / 255,
         "training.optimizer": "sgd",
+        "training.weight_decay": 1e-4,
     },
     "cifar100": {
         "data.name": "cifar100",
@@ -62,6 +64,7 @@ PAPER: dict[str, dict[str, Any]] = {
         "finetune.learning_rate": 0.005,
         "threat.radius": 8 / 255,
         "training.optimizer": "sgd",
+        "training.weight_decay": 1e-4,
     },
 }
 EVERYWHERE = {
@@ -183,6 +186,8 @@ def test_the_recipe_for_a_data_set(data: str, preset: str | None) -> None:
         ("[sparsty]\nrate = 4", r"unknown key 'sparsty' \(did you mean 'sparsity'\?\)"),
         ("[qqq]\nrate = 4", r"unknown key 'qqq' \(known: method, data, teacher, threat"),
         ("rate = 4", r"unknown key 'rate'"),
+        ("recipe = 'mnist'\n[grid]\nmethod = ['pwoa']", "this is a grid of a sweep; use pwoa sweep"),
+        ("set.search.epochs = 3", "this is a grid of a sweep; use pwoa sweep"),
         ("sparsity = 4", r"'sparsity' is a section; give sparsity\.KEY a value"),
         ("[sparsity]\nrate = [4]", r"sparsity\.rate = \[4\] is not a number"),
         ("[sparsity]\nrate = true", r"sparsity\.rate = True is not a number"),

@@ -162,6 +162,7 @@ def test_the_table_of_objectives_has_the_papers_scale_only(tmp_path: Path) -> No
     rows = [
         {**row, "method": "teacher", "objective": None, "rate": 1.0, "autoattack": 80.0, "paper_autoattack": 91.57},
         {**row, "autoattack": 20.0, "paper_autoattack": 0.0},
+        {**row, "rate": 4.0, "autoattack": 40.0, "paper_autoattack": 0.0, "settings": "training.weight_decay=0.0001"},
         {**row, "scale": "quick", "autoattack": None},
         {**row, "table": "balance", "autoattack": 1.0},
     ]
@@ -169,8 +170,9 @@ def test_the_table_of_objectives_has_the_papers_scale_only(tmp_path: Path) -> No
     table = ablation_table(tmp_path / "paper.json")
     assert table.startswith("net on digits, 50+20 epochs, seed 0, 10,000 test images (AutoAttack: 1,000), GPU;")
     assert table.splitlines()[4:] == [
-        "| 1 | teacher (dense) | 99.00 | 4.00 | 3.00 | 2.00 | 1.50 | 80.00 |  | 91.57 |",
-        "| 8 | CE | 99.00 | 4.00 | 3.00 | 2.00 | 1.50 | 20.00 | 25 % | 0.00 |",
+        "| 1 | teacher (dense) |  | 99.00 | 4.00 | 3.00 | 2.00 | 1.50 | 80.00 |  | 91.57 |",
+        "| 4 | CE | 1e-4 | 99.00 | 4.00 | 3.00 | 2.00 | 1.50 | 40.00 | 50 % | 0.00 |",
+        "| 8 | CE | none | 99.00 | 4.00 | 3.00 | 2.00 | 1.50 | 20.00 | 25 % | 0.00 |",
     ]
 
 

@@ -18,9 +18,9 @@ from pwoa.models.architectures.registry import build
 from pwoa.models.checkpoints.folder import fingerprint
 from pwoa.models.load import load_model
 from pwoa.paper.cost import Rates, time_text
-from pwoa.paper.figures import place_of
+from pwoa.paper.figures import _plane, place_of
 from pwoa.paper.plan import ATTACKS, ORDER, SCALES, Cell, Plan, choose, load_plan, published, published_row
-from pwoa.paper.rows import is_whole, merged, of_these_teachers, steady_seconds
+from pwoa.paper.rows import EARLIER, is_whole, merged, of_presets_now, of_these_teachers, settings_of, steady_seconds
 from pwoa.paper.tables import Table, find, parameters, table_of
 from pwoa.paper.teachers import Teachers, training_points
 from pwoa.recipe import load_recipe
@@ -211,6 +211,69 @@ def test_a_line_is_the_mean_over_seeds_but_never_over_other_settings() -> None:
         line = text_of(table_of(changed, rows), "16×: distillation + HSIC †")
         assert "| 10.00 (77.21, −67.21) |" in line
         assert line.endswith(f"{other[0].run} (finetune.learning_rate=0.01)")
+
+
+def test_runs_of_an_earlier_preset_are_marked_and_averaged_with_no_others() -> None:
+    cells = plan("ablation-mnist").cells[-1:]
+    (cell,) = cells
+    assert cell.run_of(0) == cell.run
+    assert cell.run_of(1) == load_plan("ablation-mnist", "paper", where, ["training.seed=1"]).cells[-1].run != cell.run
+    about = {"table": "ablation-mnist", "epochs": "50+20"}
+    old = rows_of(cells, **about, autoattack=10.0) + rows_of(cells, **about, autoattack=10.0, seed=1)
+    old = [{**row, "run": f"{row['run'][:-8]}00000000"} for row in old]
+    new = rows_of(cells, **about, autoattack=50.0) + rows_of(cells, **about, autoattack=60.0, seed=1)
+    new[1]["run"] = cell.run_of(1)
+    marked = of_presets_now([*old, *new], where)
+    assert [settings_of(row) for row in marked] == [EARLIER, EARLIER, "", ""]
+    line = text_of(table_of(plan("ablation-mnist"), marked), "16×: distillation + HSIC")
+    assert "| 55.00 (77.21, " in line
+    line = text_of(table_of(plan("ablation-mnist"), of_presets_now(old, where)), "16×: distillation + HSIC †")
+    assert "| 10.00 (77.21, " in line
+    assert line.endswith("(an earlier preset)")
+    changed = load_plan("ablation-mnist", "paper", where, ["finetune.learning_rate=0.01"])
+    assert "| (77.21) |" in text_of(table_of(changed, of_presets_now(old, where)), "16×: distillation + HSIC")
+    by_hand = rows_of(changed.cells[-1:], **about)
+    dense = [{**about, "method": "teacher", "run": "lenet-mnist-pgd-at", "scale": "paper"}, {"method": "pwoa"}]
+    assert of_presets_now([*by_hand, *dense], where) == [*by_hand, *dense]  # nothing is known of these
+
+
+def test_a_short_run_is_not_shown_in_place_of_whole_ones_of_another_file() -> None:
+    cells = plan("ablation-mnist").cells[-1:]
+    whole = rows_of(
+        cells, epochs="50+20", autoattack=80.0, settings="training.weight_decay=0.0001", source="other.json"
+    )
+    short = rows_of(cells, epochs="1+1", autoattack=12.0, settings="finetune.epochs=1")
+    line = text_of(table_of(plan("ablation-mnist"), [*short, *whole]), "16×: distillation + HSIC †")
+    assert "| 80.00 (77.21, " in line
+
+
+def test_an_attack_of_fewer_seeds_than_the_rest_of_the_line_is_marked() -> None:
+    cells = plan("ablation-mnist").cells[-1:]
+    rows = rows_of(cells, epochs="50+20") + rows_of(cells, epochs="50+20", seed=1, autoattack=None)
+    table = table_of(plan("ablation-mnist"), rows)
+    assert "| 90.00 (98.59, −8.59) |" in text_of(table, "16×: distillation + HSIC")
+    assert "| 50.00 (77.21, −27.21) ‡ |" in text_of(table, "16×: distillation + HSIC")
+    assert "‡ of fewer seeds than the rest of the line." in table.notes
+    assert "‡" not in table.latex()
+
+
+def test_the_plane_has_one_run_of_each_objective() -> None:
+    """That of the plan, or the last of those that are like it, and never several in a row."""
+    (cell, *_) = cells = plan("hsic-plane").cells
+    own: dict[str, Any] = {"table": "hsic-plane", "dataset": cell.key.dataset, "architecture": cell.key.architecture}
+    own |= {"teacher": cell.key.teacher, "objective": cell.key.objective, "rate": cell.key.rate}
+    points = [
+        {**own, "run": run, "stage": stage, "epoch": 0, "hsic_x": float(number), "hsic_y": 1.0}
+        for number, run in enumerate(["older", "old"])
+        for stage in ("start", "search", "finetune")
+    ]
+    panels = _plane(plan("hsic-plane"), points)
+    (lines,) = panels.values()
+    assert lines[str(cell.key.objective)].x == [1.0] * 3
+    mine = [{**point, "run": cell.run, "hsic_x": 7.0} for point in points[:3]]
+    (lines,) = _plane(plan("hsic-plane"), [*mine, *points]).values()
+    assert lines[str(cell.key.objective)].x == [7.0] * 3
+    assert len(cells) > 1
 
 
 def test_the_seconds_of_the_first_epoch_of_a_stage_are_not_those_of_compiling() -> None:

@@ -22,6 +22,7 @@ from pwoa.paper.rows import (
     load_rows,
     measured_teacher,
     merged,
+    of_presets_now,
     of_these_teachers,
     other_rows,
     plane_rows,
@@ -201,7 +202,7 @@ def reproduce(
         save_rows(Path(results) / PLANE, merged(work.plane, plane))
     everything = merged(work.earlier, rows)
     everything += other_rows(Path(results), work.plans) if scale != "quick" else []
-    shown = of_these_teachers(everything, work.teachers.fingerprint)
+    shown = of_these_teachers(of_presets_now(everything, work.teachers.where), work.teachers.fingerprint)
     if others := len(everything) - len(shown):
         progress.say(f"note: {counted(others, 'row')} of other teachers of the same name left out")
     tables = {plan.name: table_of(plan, shown) for plan in work.plans}

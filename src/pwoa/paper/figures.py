@@ -85,7 +85,9 @@ def _plane(plan: Plan, plane: Sequence[Row]) -> dict[str, dict[str, Line]]:
     for panel, cells in _panels(plan).items():
         for cell in cells:
             own = [row for row in plane if (row["table"], row["run"]) == (plan.name, cell.run)]
-            own = own or [row for row in plane if _is_of(row, plan, cell)]
+            if not own:  # the last of those that are like it
+                last = next((row["run"] for row in reversed(plane) if _is_of(row, plan, cell)), None)
+                own = [row for row in plane if _is_of(row, plan, cell) and row["run"] == last]
             if own:
                 stages = [row["stage"] for row in own]
                 begins = [stage != last for stage, last in zip(stages, ["", *stages], strict=False)]

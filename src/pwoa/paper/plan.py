@@ -116,6 +116,10 @@ class Cell:
         key, own = self.key.dense, self.measuring
         return Cell(self.paper.dense, key, str(key.teacher), self.recipe, settings=own, measuring=own)
 
+    def run_of(self, seed: int) -> str:
+        """Return the name that its run has with another seed."""
+        return self.run if self.measures else run_name(self.key.teacher, self.recipe, seed)
+
     @property
     def comparable(self) -> bool:
         """Whether it is on the paper's data, or a part of it: in a rehearsal, most are not."""
@@ -206,16 +210,22 @@ def _cell(plan: str, teacher: str | None, recipe: Recipe, scale: str, settings: 
     asked = plain.with_settings(settings)
     changed = find_method(asked.method).complete(asked)
     here = rehearsed(teacher, scale)
-    named = f"{here or changed.teacher.architecture}-{_short(changed)}"
-    usual = flat(
-        find_method(changed.method).complete(Recipe(method=changed.method))
-    )  # so that new settings change no name
-    unusual = {key: str(value) for key, value in flat(changed).items() if value != usual.get(key)}
-    known = {key: text for key, text in unusual.items() if key not in (*INCIDENTAL, "apd.teacher")}
-    code = zlib.crc32(json.dumps([here, known], sort_keys=True).encode())
     keys, notes = (key_of(recipe, teacher), key_of(changed, here)), tuple(pace_notes(asked, changed))
-    by_hand = _changed_by_hand(plain, asked)
-    return Cell(*keys, f"{named}-{code:08x}", changed, (), _text(by_hand), _text(by_hand, MEASURED_BY), notes)
+    run, by_hand = run_name(here, changed, changed.training.seed), _changed_by_hand(plain, asked)
+    return Cell(*keys, run, changed, (), _text(by_hand), _text(by_hand, MEASURED_BY), notes)
+
+
+def run_name(teacher: str | None, recipe: Recipe, seed: int) -> str:
+    """Name the run of a recipe with this seed by what it is, and by a hash of what it has that is not the default.
+
+    So new settings change no name.
+    """
+    recipe = recipe.with_settings({"training.seed": seed})
+    usual = flat(find_method(recipe.method).complete(Recipe(method=recipe.method)))
+    unusual = {key: str(value) for key, value in flat(recipe).items() if value != usual.get(key)}
+    known = {key: text for key, text in unusual.items() if key not in (*INCIDENTAL, "apd.teacher")}
+    code = zlib.crc32(json.dumps([teacher, known], sort_keys=True).encode())
+    return f"{teacher or recipe.teacher.architecture}-{_short(recipe)}-{code:08x}"
 
 
 def _changed_by_hand(plain: Recipe, changed: Recipe) -> dict[str, Any]:

@@ -9,7 +9,20 @@ from pwoa.attacks.registry import parse_attacks
 from pwoa.errors import InputError
 from pwoa.evaluation.folder import ASKED, OF_MODEL, FinishedEvaluation
 from pwoa.paper.cost import IMAGES
-from pwoa.paper.plan import ATTACKS, TEACHER, Cell, Key, Plan, find_teacher, known_teachers, published_row
+from pwoa.paper.plan import (
+    ATTACKS,
+    ORDER,
+    SCALES,
+    TEACHER,
+    Cell,
+    Key,
+    Plan,
+    Where,
+    find_teacher,
+    known_teachers,
+    load_plan,
+    published_row,
+)
 from pwoa.recipe import recorded_recipe, records_recipe
 from pwoa.runs.folder import TEACHER as OF_TEACHER
 from pwoa.runs.folder import Run
@@ -22,6 +35,9 @@ ROWS, PLANE = "paper.json", "paper-hsic.json"
 
 NEAREST, POINTS = "fmn", 16
 """The attack whose distances a row has, and into how many steps its curve is divided."""
+
+EARLIER = "an earlier preset"
+"""What stands for the settings of a row whose run the plans do not ask for any more."""
 
 SHORT = 12
 """So many letters of a fingerprint stand in a row."""
@@ -51,6 +67,21 @@ def is_whole(row: Row, cell: Cell) -> bool:
 def settings_of(row: Row) -> str:
     """Return the settings of a row that were changed by hand; those that were written before rows had any have none."""
     return row.get("settings") or ""
+
+
+def of_presets_now(rows: Iterable[Row], where: Where) -> list[Row]:
+    """Mark the rows of runs that no plan asks for any more, as presets were other ones when they were measured."""
+    asked: dict[tuple[str, str, int], set[str]] = {}
+    marked = []
+    for row in rows:
+        which = str(row.get("table")), str(row.get("scale")), row.get("seed", 0)
+        if row["method"] != TEACHER and not settings_of(row) and which[0] in ORDER and which[1] in SCALES:
+            if which not in asked:
+                cells = load_plan(which[0], which[1], where).cells
+                asked[which] = {cell.run_of(which[2]) for cell in cells}
+            row = row if row["run"] in asked[which] else {**row, "settings": EARLIER}
+        marked.append(row)
+    return marked
 
 
 def row_of(plan: str, cell: Cell, scale: str, folder: Path) -> Row:
@@ -295,6 +326,7 @@ def _of_mnist(row: Row, objective: str | None, rate: float, epochs: str, n: int)
         "n_autoattack": row.get("n_autoattack"),
         "training_seconds": row.get("seconds"),
         "device": row["device"],
+        "settings": "training.weight_decay=0.0001" if objective else "",  # which the presets for MNIST had then
     }
 
 

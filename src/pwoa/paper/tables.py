@@ -3,19 +3,20 @@
 import html
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from pwoa.attacks.registry import attack_label
 from pwoa.evaluation.scores import wilson
 from pwoa.methods import find_method
 from pwoa.paper.plan import ATTACKS, TEACHER, Cell, Key, Plan, packaged, published_row
-from pwoa.paper.rows import NEAREST, Row, fits, settings_of
+from pwoa.paper.rows import EARLIER, NEAREST, Row, fits, settings_of
 from pwoa.recipe import flat, load_recipe
 from pwoa.sweep.rows import epochs_of
 
 _ESCAPES = {"&": r"\&", "%": r"\%", "_": r"\_", "#": r"\#", "×": r"$\times$", "−": "$-$", "±": r"$\pm$"}
 _ESCAPES |= {"λ": r"$\lambda$", "τ": r"$\tau$", "†": r"$^\dagger$", "…": r"\ldots{}"}
+_ESCAPES |= {"‡": r"$^\ddagger$"}
 
 
 @dataclass(frozen=True)
@@ -96,7 +97,8 @@ def find(rows: Sequence[Row], cell: Cell) -> Found | None:
     were asked for, rows without any are of something else.
     """
     groups: dict[tuple[Any, ...], list[Row]] = {}
-    own = [row for row in rows if fits(row, cell.key) and (settings_of(row) or not cell.settings)]
+    unasked = {"", EARLIER} if cell.settings else set()
+    own = [row for row in rows if fits(row, cell.key) and settings_of(row) not in unasked]
     for row in {_run_of(row): row for row in own}.values():
         groups.setdefault(tuple(row.get(key) or "" for key in _ALIKE), []).append(row)
     if not groups:
@@ -104,7 +106,7 @@ def find(rows: Sequence[Row], cell: Cell) -> Found | None:
 
     def worth(which: tuple[Any, ...]) -> tuple[Any, ...]:
         epochs, images, source, settings = which
-        return not source, settings == cell.settings, _total(epochs), _known(groups[which]), images
+        return settings == cell.settings, _total(epochs), not source, _known(groups[which]), images
 
     best = max(groups, key=worth)
     whole = cell.key == cell.paper and not best[-1]
@@ -173,12 +175,13 @@ def _line(plan: Plan, cell: Cell, found: Found | None, teacher: Found | None) ->
     dense = cell.key.method == TEACHER
     paper = published_row("pretrained" if dense else plan.name, cell.paper) if cell.comparable else {}
     values = found.values if found else {}
-    cells = [_name(cell.key if dense else cell.paper) + (" †" if found and found.to_scale else "")]
+    key = cell.key if dense else replace(cell.paper, architecture=cell.key.architecture)
+    cells = [_name(key) + (" †" if found and found.to_scale else "")]
     for attack in plan.attacks:
         own = values.get(attack)
         if attack == "autoattack" and own is None:
             own = values.get("strong")
-        cells.append(_cell(own, paper.get(attack)))
+        cells.append(_cell(own, paper.get(attack)) + (" ‡" if found and _of_fewer_seeds(found, attack) else ""))
     if plan.show == "curve":
         median = values.get("median_distance")
         cells.append("" if median is None else f"{median:.3g}")
@@ -193,6 +196,12 @@ def _line(plan: Plan, cell: Cell, found: Found | None, teacher: Found | None) ->
         seconds = f"{seconds} ({paper['hours']:g} h)".strip()
     kept = "" if dense else _retention(found, teacher, paper, cell.paper)
     return (*cells, interval, kept, epochs, seconds, runs)
+
+
+def _of_fewer_seeds(found: Found, attack: str) -> bool:
+    """Tell whether an accuracy is the mean over fewer seeds than there are."""
+    seeds = {row.get("seed") for row in found.rows}
+    return 0 < len({row.get("seed") for row in found.rows if row.get(attack) is not None}) < len(seeds)
 
 
 def _origin(row: Row) -> str:
@@ -246,6 +255,8 @@ def _notes(plan: Plan, found: Sequence[Found | None]) -> tuple[str, ...]:
     notes = ["Accuracy in percent; in brackets the paper's, and the difference. The interval is of the last attack."]
     if any(one.to_scale for one in there):
         notes.append("† to scale: other epochs, settings or data than the paper's.")
+    if any(_of_fewer_seeds(one, attack) for one in there for attack in plan.attacks):
+        notes.append("‡ of fewer seeds than the rest of the line.")
     if not all(cell.comparable for cell in plan.cells):
         notes.append("A rehearsal on other data than the paper's, so its numbers are left out.")
     if any(one.values.get("autoattack") is None and one.values.get("strong") is not None for one in there):

@@ -206,7 +206,7 @@ class TrainingRecipe:
     group: int = number(128, "images over which HSIC and batch normalisation take their statistics", low=2)
     mix: float = number(0.0, "mix ratio: the part of each batch that is adversarial; 0 is example-free", low=0, high=1)
     momentum: float = number(0.9, "of SGD", low=0, high=0.9999)
-    weight_decay: float = number(1e-4, "of the optimizer", low=0)
+    weight_decay: float = number(1e-4, "of the optimizer, in the gradient; with Adam 0 keeps more robustness", low=0)
     average: float = number(0.0, "decay of the averaged weights that are kept; 0: off", low=0, high=0.999999)
     seed: int = number(0, "of the splits, the batches, new networks and the attacks", low=0)
     device: str = setting("auto", "auto, cpu, cuda, cuda:1, …")
