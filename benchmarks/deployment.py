@@ -156,9 +156,10 @@ def deployment_table(path: Path) -> str:
     agree = ""
     if checked:
         same, far = min(row["same_verdicts"] for row in checked), max(row["max_difference"] for row in checked)
+        share = "all" if same == 1 else f"at least {100 * same:.2f} %"
         agree = (
-            f" C has torch's class on at least {100 * same:.2f} % of the test images "
-            f"({max(row['images'] for row in checked):,} of them at most); its logits are within {far:.0e} of the "
+            f" C gives torch's class on {share} of the test images that "
+            f"were compared, up to {max(row['images'] for row in checked):,}; its logits are within {far:.0e} of the "
             "largest one."
         )
     return (
