@@ -55,7 +55,7 @@ def main(folder: str = "runs/examples/own_model", images: int = 3000, epochs: in
     # Prune it: a quarter of the weights stays, all of the small first layer among them. From here on training sees
     # natural images only.
     pruning = THREAT | QUICK | {"search.epochs": epochs, "finetune.epochs": epochs, "training.optimizer": "adam"}
-    pruning |= {"search.learning_rate": 0.001, "finetune.learning_rate": 0.001}
+    pruning |= {"search.learning_rate": 0.001, "finetune.learning_rate": 0.001, "training.weight_decay": 0.0}
     pruning |= {"sparsity.exclude": ["conv1.weight"]}
     result = pwoa.prune(teacher.model, data, rate=4, settings=pruning, folder=Path(folder) / "pruned")
     print("teacher:", result.summary["teacher"])

@@ -29,6 +29,7 @@ class FastAt(RobustTraining):
     """Cross-entropy on images moved by noise and one step; after a collapse, by two half steps."""
 
     name = "fast-at"
+    ignores = (*RobustTraining.ignores, *(f"pretrain.{setting}" for setting in ("step", "beta")))
 
     def __init__(self, model: nn.Module, material: Material, recipe: Recipe) -> None:
         super().__init__(model, material, recipe)

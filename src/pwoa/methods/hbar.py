@@ -20,6 +20,7 @@ class Hbar(RobustTraining):
 
     name = "hbar"
     uses = ("objective.",)
+    ignores = (*RobustTraining.ignores, "pretrain.beta")
 
     def __init__(self, model: nn.Module, material: Material, recipe: Recipe) -> None:
         super().__init__(model, material, recipe)
