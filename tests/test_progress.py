@@ -176,17 +176,12 @@ def test_a_run_announces_all_that_it_will_do(
     assert re.fullmatch(r"natural [\d.]+ %(, PGD-3 [\d.]+ %)?", measuring.shown[-1])
 
 
-@pytest.fixture
-def terminal(monkeypatch: pytest.MonkeyPatch) -> io.StringIO:
-    """A terminal of 110 columns, and what is written to it."""
+def shown(width: int, monkeypatch: pytest.MonkeyPatch) -> str:
+    """What a terminal of so many columns shows of a stage and its first epoch."""
     from rich.console import Console
 
     file = io.StringIO()
-    monkeypatch.setattr("rich.console.Console", lambda **options: Console(file=file, force_terminal=True, width=110))
-    return file
-
-
-def test_a_bar_has_time_left_and_figures_beside_it(terminal: io.StringIO) -> None:
+    monkeypatch.setattr("rich.console.Console", lambda **options: Console(file=file, force_terminal=True, width=width))
     progress = ConsoleProgress()
     progress.plan(PLAN[:1])
     progress.start("search", 200)
@@ -204,6 +199,16 @@ def test_a_bar_has_time_left_and_figures_beside_it(terminal: io.StringIO) -> Non
     }
     progress.epoch(line, 3)
     progress.close()
-    text = re.sub(r"\x1b\[[\d;?]*\w", "", terminal.getvalue())
+    return re.sub(r"\x1b\[[\d;?]*\w", "", file.getvalue())
+
+
+def test_a_bar_has_time_left_and_figures_beside_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = shown(110, monkeypatch)
     assert re.search(r"search [━╸╺ ]+ 50% [\d.e+]+ steps/s 0 s left in all natural accuracy 97.50 %, val", text), text
     assert "1/3  loss 0.5000  validation loss 0.2500  natural accuracy 97.50 %  1.5 s" in text
+
+
+@pytest.mark.parametrize(("width", "figures"), [(80, "natural accuracy 97.50 %"), (60, "")])
+def test_in_a_narrow_terminal_the_figures_give_way(monkeypatch: pytest.MonkeyPatch, width: int, figures: str) -> None:
+    *_, last = re.findall(r"search ━[━╸╺ ]+ 50% (.*?) *[\r\n]", shown(width, monkeypatch))
+    assert last.split() == f"0 s left in all {figures}".split()

@@ -88,10 +88,14 @@ def first_line(error: Exception) -> str:
 def did_you_mean(given: str, known: Iterable[str], prefix: str = "") -> str:
     """Return the known name nearest to what was given, or all of them, each with the prefix."""
     names = list(known)
-    near = difflib.get_close_matches(given.lower(), names, n=1, cutoff=0.5)
-    if near:
-        return f"did you mean {prefix + near[0]!r}?"
+    if near := nearest(given, names):
+        return f"did you mean {prefix + near!r}?"
     return "known: " + ", ".join(prefix + name for name in names)
+
+
+def nearest(given: str, known: Iterable[str]) -> str | None:
+    """Return the known name nearest to what was given; None if none is near."""
+    return next(iter(difflib.get_close_matches(given.lower(), list(known), n=1, cutoff=0.5)), None)
 
 
 def counted(number: int, one: str, many: str = "") -> str:

@@ -19,6 +19,10 @@ SILENCE = 20.0
 """After so many seconds without a word there is a line in a log."""
 MANY = 100
 """Of so many units the first one is not taken for a measure of the others: it may compile."""
+WIDE = 110
+"""So many columns a terminal must have for the steps a second to be beside the bar."""
+BAR = 20
+"""Columns of the bar."""
 
 
 def forgive_output() -> None:
@@ -206,7 +210,7 @@ class ConsoleProgress(Progress):
 
         self._console = Console(highlight=False, markup=False, emoji=False)
         texts = (TextColumn(f"{{task.fields[{name}]}}", markup=False) for name in ("rate", "left", "figures"))
-        columns = (TextColumn("{task.description}", markup=False), BarColumn(20), TaskProgressColumn(), *texts)
+        columns = (TextColumn("{task.description}", markup=False), BarColumn(BAR), TaskProgressColumn(), *texts)
         self._bar = Bar(*columns, console=self._console, transient=True)
         self._terminal = self._console.is_terminal
         self._left = TimeLeft()
@@ -267,8 +271,12 @@ class ConsoleProgress(Progress):
 
     def _refresh(self) -> None:
         if self._terminal and self._bar.task_ids:
-            rate, left = self._left.rate, self._left.text(self.runs_after)
-            self._bar.update(self._bar.task_ids[0], completed=self._done, rate=rate, left=left, figures=self._figures)
+            rate, left, figures = self._left.rate, self._left.text(self.runs_after), self._figures
+            if self._console.width < WIDE:
+                rate, room = "", self._console.width - len(f"{self._name} 100%  {left} ") - BAR - 1
+                while len(figures) > room:
+                    figures = figures.rpartition(", ")[0]
+            self._bar.update(self._bar.task_ids[0], completed=self._done, rate=rate, left=left, figures=figures)
 
     def _speak_up(self, over: Event) -> None:
         """Say where the task stands whenever nothing was said for a while, whatever it is waiting for."""

@@ -31,7 +31,9 @@ class Threat:
         high = HIGHEST[self.norm]
         for name, value in (("radius", self.radius), ("step", self.step)):
             if not (isinstance(value, Real) and 0 <= value <= high):
-                raise InputError(f"threat.{name} = {brief(value)}; allowed: from 0 to {high:g} in {self.norm}")
+                levels = self.norm == "linf" and isinstance(value, Real) and 1 < value <= 255
+                meant = f"; for {value:g} of 255 give {value:g}/255" if levels else ""
+                raise InputError(f"threat.{name} = {brief(value)}; allowed: from 0 to {high:g} in {self.norm}{meant}")
 
     def __str__(self) -> str:
         return f"{norm_label(self.norm)} {self.radius_text}"
@@ -40,6 +42,11 @@ class Threat:
     def radius_text(self) -> str:
         """The radius as papers write it: 8/255, or else a decimal."""
         return length_text(self.radius, self.norm)
+
+    @property
+    def step_text(self) -> str:
+        """The step, written as the radius is."""
+        return length_text(self.step, self.norm)
 
     def in_quarters(self) -> Threat:
         """Return the attacker whose steps are a quarter of the radius: ten of them cross the ball.

@@ -298,8 +298,11 @@ def test_evaluate_weights_with_an_architecture_of_ones_own(nets: Path, digits: P
     torch.save({"1.weight": torch.randn(10, 784), "1.bias": torch.zeros(10)}, weights)
     common = ("--data", digits, "--attacks", "natural,fgsm", "--images", "30", "--no-checks", "--out")
     assert call("evaluate", weights, "--arch", f"{nets}:plain", *common, tmp_path / "a")[0] == 0
-    assert call("evaluate", f"{nets}:plain", "--checkpoint", weights, *common, tmp_path / "b")[0] == 0
-    assert call("evaluate", f"{nets}:plain", *common, tmp_path / "c")[0] == 0
+    code, out, _ = call("evaluate", f"{nets}:plain", "--checkpoint", weights, *common, tmp_path / "b")
+    assert (code, "no --checkpoint" in out) == (0, False)
+    code, out, _ = call("evaluate", f"{nets}:plain", *common, tmp_path / "c")
+    assert code == 0
+    assert f"note: no --checkpoint: the weights are those that {nets}:plain makes\n" in out
     assert accuracies(tmp_path / "a") == accuracies(tmp_path / "b") != accuracies(tmp_path / "c")
 
 
@@ -421,8 +424,9 @@ def test_compare_two_evaluations_and_two_runs(finished: Path, nets: Path, digits
         assert call("evaluate", model, *common, tmp_path / name)[0] == 0
     code, out, err = call("compare", tmp_path / "a", tmp_path / "b")
     assert (code, err) == (0, "")
-    for word in ("B − A", "95 % interval", "FGSM", "natural", "<0.001", "20 images", "A was attacked at l∞ 0.3"):
+    for word in ("B − A", "95 % interval", "FGSM", "natural", "<0.001", "20 images"):
         assert word in re.sub(r"\s+", " ", out)
+    assert out.startswith("warning: A was attacked at l∞ 0.3, B at l∞ 8/255\n")
     assert "was attacked" not in call("compare", tmp_path / "b", tmp_path / "c")[1]
     other = tmp_path / "run"
     settings = ["--rate", "8", "--set", "finetune.epochs=1"]
@@ -433,14 +437,14 @@ def test_compare_two_evaluations_and_two_runs(finished: Path, nets: Path, digits
     code, _, err = call("compare", finished, tmp_path)
     assert (code, err) == (
         2,
-        f"error: {tmp_path} holds no verdicts (verdicts.safetensors); evaluate the model again to get them\n",
+        f"error: {tmp_path} is neither a run nor an evaluation\n",
     )
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["{tmp}/nowhere"], "nowhere does not exist; give --data NAME, or --recipe"),
+        (["{tmp}/nowhere"], "nowhere does not exist\n"),
         (
             ["{tmp}/nowhere", "--data", "{digits}"],
             "nowhere does not exist; give a run folder, a model folder",
@@ -464,6 +468,8 @@ def test_compare_two_evaluations_and_two_runs(finished: Path, nets: Path, digits
         (["{run}", "--radii", "0,much"], "'0,much' is no list of radii"),
         (["{run}", "--radii", "0,2"], "threat.radius = 2.0; allowed: from 0 to 1 in linf"),
         (["{run}", "--radius", "wide"], "threat.radius = 'wide' is not a number"),
+        (["{run}", "--radius", "8"], "threat.radius = 8.0; allowed: from 0 to 1 in linf; for 8 of 255 give 8/255\n"),
+        (["{run}", "--attacks", "autoatack"], "as in pgd20; did you mean 'autoattack'?\n"),
         (["{run}", "--precision", "float8"], "evaluation.precision = 'float8'; allowed: auto, float32"),
         (["{run}", "--batch", "0"], "evaluation.batch = 0; allowed: at least 1"),
         (["{run}", "--images", "-1"], "evaluation.images = -1; allowed: at least 0"),
@@ -515,8 +521,12 @@ def spoiled_checkpoint(kind: str, folder: Path) -> Path:
         ("missing", "does not exist"),
         ("text", "refused|not a checkpoint"),
         ("bomb", "refused: .*code"),
-        ("resnet", "is a resnet18, but the file takes 3-channel images, the data has 1-channel ones"),
-        ("classes", "is a lenet, but the file has 7 classes, the data has 10"),
+        (
+            "resnet",
+            "is a resnet18, but the file takes 3-channel images, the data has 1-channel ones; mnist-mini is the "
+            "default, so give --data cifar10\n",
+        ),
+        ("classes", "has 7 classes, the data has 10; mnist-mini is the default, so give --data NAME\n"),
         ("nan", "NaN or infinite weights in fc1.bias"),
     ],
 )
@@ -553,6 +563,10 @@ def test_a_checkpoint_of_another_architecture_than_told_is_refused(tmp_path: Pat
         (["--set", "search.epochs"], "not of the form section.key=value"),
         (["--data", "minst"], "did you mean 'mnist'?"),
         (["--arch", "lenett"], "did you mean 'lenet'?"),
+        (
+            ["--arch", "mynet.py:Net"],
+            "no --checkpoint was given, so the embedded LeNet was taken; give the weights of Net",
+        ),
         (["--rate", "0.5"], "sparsity.rate = 0.5; allowed: at least 1"),
         (["--rate", "5000"], "rate 5000 leaves layer conv1.weight empty"),
         (["--recipe", "cifar10", "--data", "mnist-mini"], "names no teacher"),
@@ -621,6 +635,13 @@ def test_help_is_quick_and_shows_an_example() -> None:
     assert "Example: pwoa prune" in done.stdout
     assert " torch\n" not in done.stderr
     assert time.perf_counter() - start_time < 20
+
+
+def test_the_list_of_a_rehearsal_says_what_it_is_on(tmp_path: Path) -> None:
+    places = ("--out", tmp_path / "out", "--results", tmp_path / "results")
+    words = "scale quick: a rehearsal, all on the embedded LeNet and data; how long"
+    assert words in " ".join(call("reproduce", "--scale", "quick", *places)[1].split())
+    assert "rehearsal" not in call("reproduce", *places)[1]
 
 
 def test_version() -> None:

@@ -217,6 +217,7 @@ def test_the_result_is_kept_and_replaced_but_nothing_else_is(
         ({"batch": 0}, "batch = 0; give a whole number of 1 or more"),
         ({"images": True}, "images = True"),
         ({"data": None}, r"no model is a run, which knows its data; give --data NAME \(in Python: data=\)"),
+        ({"models": "nope", "data": None}, "nope does not exist$"),
         ({"models": []}, "no model is given"),
     ],
 )

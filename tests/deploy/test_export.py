@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 import pwoa
 from pwoa.cli import app
 from pwoa.data.images import Data
-from pwoa.deploy.artefact import ABOUT, identity, read_about
+from pwoa.deploy.artefact import ABOUT, Artefact, identity, read_about
 from pwoa.deploy.export import WRITERS, export, exports
 from pwoa.errors import InputError
 from pwoa.models.architectures.registry import build
@@ -66,13 +66,30 @@ def test_the_verb_writes_into_the_run_and_prints_what(run: Result) -> None:
         assert f"{kind}: {path}" in output
         assert identity(path) in output
     dense = (run.folder / "model.safetensors").stat().st_size
-    found = re.findall(r"([\d,]+) bytes, ([\d.]+)× smaller than dense in float32 \(([\d,]+)\)", output)
-    numbers = [[float(text.replace(",", "")) for text in row] for row in found]
+    found = re.findall(r"([\d,]+) bytes, ([\d.]+)× (\w+) than dense in float32 \(([\d,]+)\)", output)
+    assert [row[2] for row in found] == ["smaller", "larger"]  # a small network is less than what ONNX says of it
+    (packed, smaller, _), (whole, larger, _) = numbers = [
+        [float(row[column].replace(",", "")) for column in (0, 1, 3)] for row in found
+    ]
     assert [row[2] for row in numbers] == [dense, dense]
-    assert all(row[1] == pytest.approx(row[2] / row[0], abs=0.01) for row in numbers)
-    assert numbers[0][1] > 5
+    assert smaller == pytest.approx(dense / packed, abs=0.01)
+    assert larger == pytest.approx(whole / dense, abs=0.01)
+    assert smaller > 5
     assert output.count("the same class on 100 of 100 test images") == 2
     assert [path.name for path in (run.folder / "export").iterdir() if path.name.startswith(".")] == []
+
+
+@pytest.mark.parametrize(
+    ("size", "words"),
+    [
+        (500, "500 bytes, 2.00× smaller than dense in float32 (1,000)"),
+        (991, "991 bytes, as large as dense in float32 (1,000)"),
+        (1010, "1,010 bytes, as large as dense in float32 (1,000)"),
+        (1020, "1,020 bytes, 1.02× larger than dense in float32 (1,000)"),
+    ],
+)
+def test_an_artefact_says_how_large_it_is_beside_the_dense_network(size: int, words: str) -> None:
+    assert words in str(Artefact("onnx", Path("net.onnx"), size, 1000, "0" * 64, {}, None))
 
 
 def test_an_artefact_says_what_the_run_found(run: Result, tmp_path: Path) -> None:

@@ -41,7 +41,7 @@ def test_every_image_is_counted_once(store: Store) -> None:
     b = store("b", {"natural": "1111111111", "pgd20": "1011110000"})
     found = compare(a, b)
     natural, attacked = found.rows
-    assert (found.a, found.b, found.images, found.notes) == (a, b, 10, ())
+    assert (found.a, found.b, found.images, found.warnings, found.notes) == (a, b, 10, (), ())
     assert (natural.attack, natural.both, natural.only_a, natural.only_b, natural.neither) == ("natural", 10, 0, 0, 0)
     assert (natural.difference, natural.p_value) == (0, 1)
     assert (attacked.both, attacked.only_a, attacked.only_b, attacked.neither) == (2, 3, 3, 2)
@@ -78,9 +78,9 @@ def test_rows_are_in_the_order_of_a_with_what_only_one_has_left_out_and_said(sto
         (None, "A was attacked at l∞ 8/255, B at an unknown threat"),
     ],
 )
-def test_another_threat_is_noted(store: Store, threat: dict[str, Any] | None, note: str) -> None:
+def test_another_threat_is_a_warning(store: Store, threat: dict[str, Any] | None, note: str) -> None:
     found = compare(store("a", {"cw": "10"}), store("b", {"cw": "10"}, threat=threat))
-    assert found.notes == (note,)
+    assert (found.warnings, found.notes) == ((note,), ())
     assert len(found.rows) == 1
 
 
@@ -123,6 +123,11 @@ def test_a_run_alone_compares_its_teacher_with_its_model(store: Store, tmp_path:
     assert (alone.rows[0].accuracy_a, alone.rows[0].only_a, alone.rows[0].only_b) == (100, 1, 0)
     with pytest.raises(InputError, match="teacher keeps no verdicts of a teacher; give two folders"):
         compare(run / OF_TEACHER)
+    with pytest.raises(InputError, match=r"evaluation is neither a run nor an evaluation$"):
+        compare(run / "evaluation")
+    (run / OF_TEACHER).rename(tmp_path / "another")
+    with pytest.raises(InputError, match=r"run: a trained teacher has nothing to compare with; give a second folder$"):
+        compare(run)
     with pytest.raises(InputError, match=r"nowhere is not a folder: give one of an evaluation, or of a run$"):
         compare(tmp_path / "nowhere")
 
@@ -130,6 +135,9 @@ def test_a_run_alone_compares_its_teacher_with_its_model(store: Store, tmp_path:
 def test_a_folder_without_verdicts_is_refused(store: Store, tmp_path: Path) -> None:
     good, bare = store("a", {"cw": "10"}), tmp_path / "bare"
     bare.mkdir()
+    with pytest.raises(InputError, match=r"bare is neither a run nor an evaluation$"):
+        compare(good, bare)
+    (bare / "evaluation.json").write_text("{}", encoding="utf-8")
     with pytest.raises(InputError, match=r"bare holds no verdicts \(verdicts.safetensors\)"):
         compare(good, bare)
     with pytest.raises(InputError, match="missing is not a folder"):

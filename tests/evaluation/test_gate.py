@@ -49,7 +49,7 @@ def test_a_teacher_that_is_not_robust_is_refused_in_one_line_with_the_numbers() 
     assert "\n" not in message
     for part in (
         "not robust: 25.0 %",
-        "l∞ 0.1",
+        "under PGD-10 at l∞ 0.1 in steps of 0.025 ",
         "natural 100.0 %",
         "4 validation images",
         "minimum is 30 %",

@@ -32,8 +32,10 @@ from pwoa.evaluation.examples import EXAMPLES
 from pwoa.evaluation.folder import EvaluationFolder
 from pwoa.evaluation.robustness import Measurement, robustness
 from pwoa.evaluation.scores import FILE, Scores, load_verdicts, wilson
+from pwoa.evaluation.subject import Subject
 from pwoa.models.onnx import OnnxModel
 from pwoa.progress import Progress
+from pwoa.recipe import Evaluation
 from pwoa.storage.folder import held
 from pwoa.threat import Threat
 
@@ -333,6 +335,10 @@ def test_each_check_is_told_before_it_runs(short: None, monkeypatch: pytest.Monk
     told.clear()
     evaluate(curved(), data_for(curved()), attacks="pgd3", checks=False, progress=Teller())
     assert told == []
+    subject = Subject.of(curved(), data_for(curved()), 0, torch.device("cpu"))
+    of_run: dict[str, Any] = {"name": "teacher", "task": "evaluating the teacher", "progress": Teller()}
+    measure.measure(subject, Evaluation(attacks=("natural",), strong=0), THREAT, **of_run)
+    assert told[0] == "teacher: defence check of the model's answers"
 
 
 def test_a_finished_folder_is_read_and_nothing_attacked_again(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -193,9 +194,10 @@ def test_tables_say_on_how_many_images() -> None:
     ],
 )
 def test_an_attack_that_cannot_reach_the_edge_is_named(threat: Threat, attacks: tuple[str, ...], words: str) -> None:
-    note = weak_steps(attacks, threat)
+    note = weak_steps(dict.fromkeys(attacks, 50.0), threat)
     assert note.startswith(words)
     assert bool(note) == bool(words)
+    assert weak_steps(dict.fromkeys(attacks, 0.0), threat) == ""  # no accuracy is lower
 
 
 # What the checks cost
@@ -290,7 +292,9 @@ def test_an_epoch_says_which_accuracy_it_has(
     out = capsys.readouterr().out
     for words in ("natural accuracy", "adversarial accuracy", "25 % adversarial accuracy", "PGD-10 accuracy"):
         assert f"  {words} " in out
-    assert "teacher on 24 validation images: natural " in out
+    assert re.search(
+        r"teacher on 24 validation images: natural [\d.]+ %, PGD-10 \(in steps of 0\.\d+\) [\d.]+ %\n", out
+    )
 
 
 def test_findings_are_python_warnings(tmp_path: Path, tiny_teacher: nn.Module, tiny_data: Data, quick: Make) -> None:

@@ -62,6 +62,27 @@ def test_a_setting_makes_a_difference_to_a_method_that_uses_it_and_to_no_other(
     assert {setting for setting in TRIED if find_method(method).uses_setting(setting)} == acting
 
 
+@pytest.mark.parametrize("method", [name for name in METHODS if name not in PRUNING])
+def test_a_setting_makes_a_difference_to_robust_training_that_uses_it_and_to_no_other(
+    tmp_path: Path, tiny_data: Data, quick: Make, method: str
+) -> None:
+    settings = {key: value for key, value in TRIED.items() if key.startswith("pretrain.")}
+    settings |= {"pretrain.growing": 2, "objective.hsic_x": 0.3, "pretrain.learning_rate": 0.002}
+    slow = {"pretrain__learning_rate": 0.001, "pretrain__warmup": 0}
+    recipe = quick(method=method, pretrain__epochs=2, evaluation__images=4, **slow)
+
+    def weights(settings: dict[str, Any], name: str) -> bytes:
+        folder = tmp_path / name
+        torch.manual_seed(0)
+        network = nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(64, 3))
+        pwoa.pretrain(network, tiny_data, recipe=recipe, settings=settings, folder=folder)
+        return (folder / "model.safetensors").read_bytes()
+
+    plain = weights({}, "plain")
+    acting = {setting for setting, value in settings.items() if weights({setting: value}, setting) != plain}
+    assert acting == {setting for setting in settings if find_method(method).uses_setting(setting)}
+
+
 def test_every_setting_that_is_declared_is_one() -> None:
     known = flat(Recipe())
     for method in METHODS.values():
@@ -133,11 +154,13 @@ def test_what_differs_from_the_preset_is_told() -> None:
     recipe = load_recipe("cifar100").with_settings({"method": "hydra", "training.mix": 0.5, "training.seed": 3})
     (hint,) = Hydra.hints(recipe)
     assert hint == (
-        "hydra is trained otherwise than in its preset cifar100-hydra: search.epochs = 50 (20), "
+        "these settings differ from the preset cifar100-hydra: search.epochs = 50 (20), "
         "search.learning_rate = 0.01 (0.1), finetune.learning_rate = 0.005 (0.01)"
     )
     (hint,) = Hydra.hints(recipe.with_settings({"data.name": "mine"}))
-    assert hint.startswith("hydra has no preset for mine, and is trained otherwise than in its preset cifar10-hydra: ")
+    than = "there is no preset of hydra for mine; compared with cifar10-hydra these settings differ: "
+    assert hint.startswith(than)
     assert "search.epochs = 50 (20)" in hint
+    assert "training.mix = 0.5 (1.0)" in hint  # which nobody chose there
     apd = load_recipe("mnist-apd").with_settings({"apd.weight": 0.5, "search.rho": 3.0})
-    assert Apd.hints(apd) == ["apd is trained otherwise than in its preset mnist-apd: apd.weight = 0.5 (0.9)"]
+    assert Apd.hints(apd) == ["these settings differ from the preset mnist-apd: apd.weight = 0.5 (0.9)"]

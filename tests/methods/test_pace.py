@@ -108,19 +108,19 @@ class TestTheRule:
 
 
 def test_a_run_says_what_is_other_than_in_the_recipe() -> None:
-    asked, rest = at(4.0), "; what is set on top of a recipe stays, and search.full_rate=0 takes all as the recipe says"
-    begin = "rate 4 is below search.full_rate, 16: "
+    asked, rest = at(4.0), "; --set still wins, and --set search.full_rate=0 turns this off"
+    begin = "at rate 4, below 16, this recipe trains with "
     assert pace_notes(asked, Pwoa.complete(asked)) == [
-        f"{begin}epochs 4 + 2 instead of 12 + 4, learning rates 0.025 and 0.025 instead of 0.1 and 0.1{rest}"
+        f"{begin}fewer epochs (4 + 2, not 12 + 4) and lower learning rates (0.025 and 0.025, not 0.1 and 0.1){rest}"
     ]
     given: dict[str, Any] = {"search.epochs": 12, "finetune.epochs": 4, "search.learning_rate": 0.1}
     asked = asked.with_settings(given)
     assert pace_notes(asked, Pwoa.complete(asked)) == [
-        f"{begin}learning rates 0.1 and 0.025 instead of 0.1 and 0.1{rest}"
+        f"{begin}lower learning rates (0.1 and 0.025, not 0.1 and 0.1){rest}"
     ]
     given |= {"finetune.learning_rate": 0.1, "sparsity.allocation": "learned", "training.optimizer": "sgd"}
     asked = asked.with_settings(given)
-    assert pace_notes(asked, Pwoa.complete(asked)) == [f"{begin}epochs of the allocation 1 instead of 2{rest}"]
+    assert pace_notes(asked, Pwoa.complete(asked)) == [f"{begin}fewer epochs of the allocation (1, not 2){rest}"]
     for recipe in (at(16.0), at(4.0, search__full_rate=0)):
         assert pace_notes(recipe, Pwoa.complete(recipe)) == []
     magnitude = at(4.0, method="magnitude")

@@ -631,7 +631,7 @@ def test_an_inspection_says_all(tmp_path: Path) -> None:
     }
     own = inspect_checkpoint(saved(tmp_path, Own().state_dict()))
     assert own.architecture is None
-    assert own.warnings == ("no registered architecture: give --arch FILE.py:CLASS",)
+    assert own.warnings == ("no registered architecture: to prune or evaluate it give --arch FILE.py:CLASS",)
     broken = dict(RESNET.state_dict()) | {"linear.bias": torch.full((10,), math.nan)}
     assert inspect_checkpoint(saved(tmp_path, broken)).warnings == ("NaN or infinite weights in linear.bias",)
 

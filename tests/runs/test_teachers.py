@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import warnings
 from collections.abc import Callable
@@ -21,6 +22,8 @@ from pwoa.models.architectures.registry import build
 from pwoa.models.load import trained_threat
 from pwoa.progress import Progress
 from pwoa.recipe import load_recipe, recorded_recipe
+from pwoa.runs.folder import Result
+from pwoa.runs.pretrain import robust_accuracy
 from pwoa.threat import Threat
 
 QUICK: dict[str, Any] = {
@@ -267,7 +270,15 @@ def test_a_run_trains_on_a_part_of_the_images(own: Any, tmp_path: Path) -> None:
         pwoa.prune("embedded", own, recipe="mnist", settings=QUICK | {"data.images": 81}, force=True)
 
 
-def test_a_class_of_ones_own_is_trained_and_pruned(tmp_path: Path) -> None:
+def test_how_robust_a_trained_model_is_tells_the_selected_epoch() -> None:
+    lines = [{"epoch": epoch, "validation": {"robust_error": 60.0 + epoch}} for epoch in range(3)]
+    result = Result(nn.Identity(), Path(), {"selected_epoch": 1, "accuracy": {"natural": 97.0, "worst": 9.0}}, lines)
+    assert robust_accuracy(result) == 39.0
+    assert robust_accuracy(dataclasses.replace(result, metrics=[{"epoch": 1, "validation": {"error": 3.0}}])) == 9.0
+
+
+def test_a_class_of_ones_own_is_trained_and_pruned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pwoa.runs.pretrain.robust_accuracy", lambda result: 20.0)  # which an epoch does not reach
     (tmp_path / "mynet.py").write_text(NET)
     factory, folder = f"{tmp_path / 'mynet.py'}:Net", tmp_path / "run"
     few = QUICK | {"data.name": "mnist-mini", "data.validation": 9900, "pretrain.steps": 1}

@@ -257,11 +257,11 @@ def test_what_a_method_is_not_meant_for_is_told_once(
     text = 'recipe = "cifar10"\n[set]\nsearch.epochs = 3\n[grid]\nmethod = ["pwoa", "hydra"]\ntraining.seed = [0, 1]\n'
     sweep(write(tmp_path, text), tmp_path / "runs", progress=told)
     notes = [line for line in told.said if line.startswith("note: ")]
-    assert notes == ["note: hydra is trained otherwise than in its preset cifar10-hydra: search.epochs = 3 (20)"]
+    assert notes == ["note: these settings differ from the preset cifar10-hydra: search.epochs = 3 (20)"]
     text = 'recipe = "cifar10-robust"\n[grid]\nsparsity.rate = [4, 16]\ntraining.seed = [0, 1]\n'
     sweep(write(tmp_path, text), tmp_path / "paced", progress=told)
     (note,) = [line for line in told.said if line.startswith("note: ") and line not in notes]
-    assert note.startswith("note: rate 4 is below search.full_rate, 16: epochs 4 + 2 instead of 12 + 4, ")
+    assert note.startswith("note: at rate 4, below 16, this recipe trains with fewer epochs (4 + 2, not 12 + 4) and ")
 
 
 @pytest.mark.parametrize("data", ["mnist", "cifar10", "cifar100"])
@@ -564,7 +564,7 @@ def test_finished_runs_are_skipped_and_failed_ones_left_out(tmp_path: Path, few:
     assert told.said[0] == f"4 runs, 0 finished before; sweep folder, with a log for each run: {tmp_path / 'runs'}"
     accuracies = ", ".join(f"{name} {pruned[name]:.1f} %" for name in ("natural", "pgd2", "strong", "worst"))
     notes, ran = told.said[1:2], told.said[2:]
-    assert notes[0].startswith("note: magnitude has no preset for ")
+    assert notes[0].startswith("note: there is no preset of magnitude for ")
     assert ran[0] == f"method=magnitude-rate=64: {accuracies}, 1 of 4 runs"
     assert ran[1].startswith("method=magnitude-rate=100000 failed: rate 100000 leaves layer")
     assert [line.rpartition(", ")[2] for line in ran[2:]] == ["2 of 4 runs", "3 of 4 runs"]

@@ -23,7 +23,7 @@ from pwoa.attacks.fmn import fmn, minimal
 from pwoa.attacks.gradient import CW_STEPS, AttackLoss, cross_entropy, cw, fgsm, margin, pgd
 from pwoa.attacks.problem import TARGETS, Problem, Round, Rounds
 from pwoa.attacks.square import QUERIES, square, square_rounds
-from pwoa.errors import InputError
+from pwoa.errors import InputError, nearest
 
 NATURAL, AUTOATTACK, TRANSFER, REPLICA, STRONG = "natural", "autoattack", "transfer", "replica", "strong"
 SETS = {"paper": (NATURAL, "fgsm", "pgd10", "pgd20", "cw", AUTOATTACK)}
@@ -95,8 +95,13 @@ def find_attack(name: str) -> Attack:
     if attack := lookup(name):
         return attack
     replaced = f" ({_REPLACED[name]})" if name in _REPLACED else ""
-    known = ", ".join((*SETS, *ATTACKS))
-    raise InputError(f"unknown attack {name!r}{replaced}; known: {known}, where N is a number of steps, as in pgd20")
+    known = (*SETS, *ATTACKS)
+    near = None if replaced else nearest(name, (one for one in known if not one.endswith("N")))
+    meant = f"; did you mean {near!r}?" if near else ""
+    raise InputError(
+        f"unknown attack {name!r}{replaced}; known: {', '.join(known)}, where N is a number of steps, as in pgd20"
+        f"{meant}"
+    )
 
 
 def parse_attacks(names: str | Sequence[str]) -> tuple[str, ...]:

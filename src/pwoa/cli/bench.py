@@ -72,9 +72,7 @@ def _print_bench(result: Any) -> None:
         for label, error in {row["label"]: row["error"] for row in rows if "error" in row}.items():
             say(f"{label} cannot run {model}: {error}")
     about = result.about
-    print(
-        f"\n{about['device']}; images/s with {about['batch']} at a time; ms for one, the median and 95 % of the times."
-    )
+    print(f"\n{about['device']}; images/s with {about['batch']} at a time; ms: one image, median and 95th percentile.")
     if about["busyness"] > BUSY:
         print(
             f"The machine was busy: the clock took {about['busyness']:.2g} times as long as the processor. Times with "

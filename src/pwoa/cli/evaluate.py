@@ -17,6 +17,7 @@ from pwoa.cli.options import (
     given,
     print_notes,
     print_table,
+    print_warning,
     print_warnings,
     say,
 )
@@ -129,7 +130,10 @@ def compare(
     from pwoa.evaluation.comparison import compare as library
     from pwoa.report.table import comparison_table
 
-    print_table(comparison_table(library(a, b)))
+    comparison = library(a, b)
+    for warning in comparison.warnings:
+        print_warning(f"warning: {warning}")
+    print_table(comparison_table(comparison))
 
 
 def _print_scores(scores: Any, title: str) -> None:
@@ -144,10 +148,13 @@ def _print_scores(scores: Any, title: str) -> None:
 
 def _agreement_text(found: Any) -> str:
     """Say how the answers are to those of the model's twin."""
-    on = "natural images" if found.attack == "natural" else f"the twin's examples by {found.attack}"
+    on = "natural images" if found.attack == "natural" else f"what {found.attack} finds there"
     ours, theirs = (f"{100 * right / found.images:.2f} %" for right in (found.right, found.right_of_twin))
-    same = f"the same class on {found.same_class:,} of {found.images:,}, the same verdict on {found.same_verdict:,}"
-    return f"as its twin, {on}: {same}; accuracy {ours}, the twin's {theirs}"
+    same, alike = (f"{number:,} of {found.images:,}" for number in (found.same_class, found.same_verdict))
+    return (
+        f"agrees with the network it was exported from on {on}: same class {same}, both right or both wrong {alike}; "
+        f"accuracy {ours}, there {theirs}"
+    )
 
 
 def _plot_curve(scores: Any, path: Path) -> None:

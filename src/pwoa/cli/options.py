@@ -3,7 +3,7 @@
 import os
 import sys
 import warnings
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
@@ -131,7 +131,10 @@ RecipeOption = Annotated[
 SetOption = Annotated[
     list[str] | None,
     typer.Option(
-        "--set", metavar="SECTION.KEY=VALUE", help="Change a setting of the recipe; `pwoa recipe NAME` shows them all."
+        "--set",
+        metavar="SECTION.KEY=VALUE",
+        help="Change a setting of the recipe, as --set finetune.epochs=5; may be repeated. `pwoa recipe NAME` shows "
+        "them all.",
     ),
 ]
 OutOption = Annotated[Path | None, typer.Option("--out", help="The run folder; the same one again resumes.")]
@@ -202,14 +205,13 @@ def print_table(table: Any, gap: bool = True) -> None:
     console().print(_Printable(table))
 
 
-def print_notes(attacks: Iterable[str], threat: Any) -> None:
+def print_notes(accuracies: Mapping[str, float], threat: Any) -> None:
     """Print which attacks of a table cannot reach the edge of the ball, and what `strong` is."""
     from pwoa.evaluation.scores import weak_steps
 
-    names = list(attacks)
-    if short := weak_steps(names, threat):
+    if short := weak_steps(accuracies, threat):
         print(f"note: {short}.")
-    if "strong" in names:
+    if "strong" in accuracies:
         print("strong is APGD-CE and APGD-T; the worst case is the accuracy under all of these attacks together.")
 
 

@@ -92,7 +92,8 @@ def _list(library: Any, scale: str, out: Path, results: Path, teachers: Path | N
     from rich.table import Table
 
     states, rates = library.list_plans((), out, scale=scale, results=results, teachers=teachers, settings=settings)
-    title = f"The paper's tables and figures, scale {scale}; how long the rest takes on {rates.where}"
+    rehearsal = ": a rehearsal, all on the embedded LeNet and data" if scale == "quick" else ""
+    title = f"The paper's tables and figures, scale {scale}{rehearsal}; how long the rest takes on {rates.where}"
     table = Table(title=title, title_justify="left")
     for column in ("name", "what it is", "measured", "the rest"):
         table.add_column(column, no_wrap=column != "what it is")

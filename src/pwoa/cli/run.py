@@ -118,11 +118,11 @@ def pretrain(
 ) -> None:
     """Train a robust model from scratch, with adversarial examples, to have something to prune.
 
-    Example: [bold]pwoa pretrain --recipe teacher-cifar10 --method trades --out runs/teacher[/bold]
+    Example: [bold]pwoa pretrain --recipe teacher-cifar10 --method mart --out runs/teacher[/bold]
 
     Example: [bold]pwoa pretrain --recipe teacher-cifar10 --lite 8 --out runs/lite[/bold]
     """
-    from pwoa.recipe import load_recipe, parse_setting, recorded_recipe
+    from pwoa.recipe import load_recipe, parse_setting, recipe_for, recorded_recipe
 
     options = {
         "method": method,
@@ -140,6 +140,7 @@ def pretrain(
 
     from pwoa.progress import ConsoleProgress
     from pwoa.runs.pretrain import pretrain as library
+    from pwoa.runs.pretrain import robust_accuracy
 
     result = library(recipe=recipe, settings=changes, folder=out, progress=ConsoleProgress())
     summary = result.summary
@@ -149,6 +150,10 @@ def pretrain(
     _print_result({plan.method: summary["accuracy"]}, summary, plan.threat)
     say(f"run folder: {result.folder}")
     write_report(result.folder, report)
+    robust, minimum = robust_accuracy(result), recipe_for(plan.data.name).teacher.minimum
+    if robust < minimum:
+        say(f"pwoa prune would refuse it: {robust:.1f} % under attack, and teacher.minimum is {minimum:g} %")
+        return
     factory = ["--arch", plan.teacher.architecture] if ":" in plan.teacher.architecture else []
     say(f"prune it: {shlex.join(['pwoa', 'prune', '--checkpoint', str(result.folder), *factory])}")
 
@@ -275,7 +280,8 @@ def _print_result(models: dict[str, dict[str, float]], summary: Mapping[str, Any
     images = summary["images"]
     title = f"Accuracy in % on {counted(images, 'test image')}, {threat}"
     print_table(result_table(models, images, title, summary.get("fewer")))
-    print_notes([attack for accuracies in models.values() for attack in accuracies], threat)
+    attacks = [attack for accuracies in models.values() for attack in accuracies]
+    print_notes({name: max(scores.get(name, 0.0) for scores in models.values()) for name in attacks}, threat)
     print_warnings(findings_in(summary))
 
 

@@ -14,7 +14,7 @@ models = typer.Typer(help=VERBS["models"][1], no_args_is_help=True, add_completi
 
 @data.command("list")
 def data_list() -> None:
-    """Return the known data sets, and where they are."""
+    """List the data sets, and where they are."""
     from rich.table import Table
 
     from pwoa.data.store import status
@@ -63,7 +63,7 @@ def recipe(
 
 @models.command("list")
 def models_list() -> None:
-    """Return the known architectures: their parameters, and at how many points hidden activations are taken."""
+    """List the architectures: their parameters, and at how many points hidden activations are taken."""
     from rich.table import Table
 
     from pwoa.models.architectures.registry import described

@@ -144,3 +144,8 @@ _KNOWN = (
     ),
 )
 DATASETS: dict[str, Dataset] = {dataset.name: dataset for dataset in _KNOWN}
+
+
+def fitting_name(channels: int, classes: int) -> str | None:
+    """Name the first data set with so many channels and classes; None if there is none."""
+    return next((each.name for each in _KNOWN if (each.shape[0], each.classes) == (channels, classes)), None)

@@ -14,6 +14,8 @@ from pwoa.storage.reading import read_json
 
 ABOUT = "artefact.json"
 """Where an artefact that is a folder says what it is, under the key `about`."""
+SAME = 0.01
+"""Files whose sizes differ by no more than this part are as large as each other."""
 
 
 @dataclass(frozen=True)
@@ -55,12 +57,16 @@ class Artefact:
     unchecked: str = ""
 
     def __str__(self) -> str:
-        size = (
-            f"{self.bytes:,} bytes, {self.dense_bytes / self.bytes:.2f}× smaller than dense in float32 "
-            f"({self.dense_bytes:,})"
-        )
+        size = f"{self.bytes:,} bytes, {_beside(self.bytes, self.dense_bytes)} dense in float32 ({self.dense_bytes:,})"
         found = str(self.check) if self.check else f"not compared with torch on images: {self.unchecked}"
         return f"{self.kind}: {self.path}\n  {size}\n  {found}\n  sha256 {self.sha256}"
+
+
+def _beside(bytes: int, dense: int) -> str:
+    """Say how large a file is beside the dense one, in the words before "dense"."""
+    if abs(bytes - dense) <= SAME * dense:
+        return "as large as"
+    return f"{dense / bytes:.2f}× smaller than" if bytes < dense else f"{bytes / dense:.2f}× larger than"
 
 
 def checked(about: Mapping[str, Any], check: Check | None) -> dict[str, Any]:

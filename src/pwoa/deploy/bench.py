@@ -31,7 +31,7 @@ from pwoa.deploy.routes import Route, Task, find_routes
 from pwoa.errors import InputError, counted, first_line
 from pwoa.models.border import as_logits
 from pwoa.models.compiled import CModel
-from pwoa.models.load import Source, lacks_architecture, load_model
+from pwoa.models.load import Source, lacks_architecture, load_model, refuse_missing
 from pwoa.progress import Progress, choose_progress
 from pwoa.recipe import recorded_recipe, records_recipe
 from pwoa.sparsity import count_multiply_adds
@@ -382,6 +382,8 @@ def _load_data(sources: Mapping[str, Source], data: Any, data_folder: str | Path
         paths = [source for source in sources.values() if not isinstance(source, nn.Module)]
         run = next((path for path in paths if records_recipe(os.fspath(path))), None)
         if run is None:
+            for path in paths:
+                refuse_missing(path)
             raise InputError("no model is a run, which knows its data; give --data NAME (in Python: data=)")
         recorded = recorded_recipe(os.fspath(run)).data
         data, data_folder = recorded.name, data_folder or recorded.folder or None

@@ -9,10 +9,11 @@ import torch
 from torch import Tensor
 
 from pwoa.errors import InputError, did_you_mean
-from pwoa.evaluation.folder import OF_MODEL, OF_TEACHER
+from pwoa.evaluation.folder import ASKED, OF_MODEL, OF_TEACHER
 from pwoa.evaluation.scores import FILE, WORST, load_verdicts, paired
 from pwoa.models.checkpoints.folder import DESCRIPTION, read_description
-from pwoa.threat import Threat, length_text
+from pwoa.recipe import records_recipe
+from pwoa.threat import Threat
 
 
 @dataclass(frozen=True)
@@ -40,12 +41,16 @@ class Difference:
 
 @dataclass(frozen=True)
 class Comparison:
-    """What `compare` found: a row for each attack, and what a reader of the rows should know (`notes`)."""
+    """What `compare` found: a row for each attack, and what a reader of the rows should know.
+
+    warnings: that the two were not attacked alike. notes: which images and attacks were left out.
+    """
 
     a: Path
     b: Path
     images: int
     rows: tuple[Difference, ...]
+    warnings: tuple[str, ...]
     notes: tuple[str, ...]
     right: Mapping[str, tuple[Tensor, Tensor]] = field(repr=False, compare=False)
 
@@ -71,8 +76,8 @@ def compare(a: str | Path, b: str | Path | None = None) -> Comparison:
     Example: `compare("runs/a", "runs/b")`; `compare("runs/mine")` compares the teacher of a run with its model.
 
     Both must have been measured on the same data; if one was on more images, the first ones are compared, which is
-    noted, as is another threat. Points of a security curve (`attack@radius`) are attacks like others. Only the verdicts
-    are read.
+    noted; another threat is a warning. Points of a security curve (`attack@radius`) are attacks like others. Only the
+    verdicts are read.
     a, b: folders of evaluations or of runs; without b, a run.
     """
     if b is None:
@@ -88,8 +93,8 @@ def compare(a: str | Path, b: str | Path | None = None) -> Comparison:
         raise InputError(f"no attack in common: {a} has {', '.join(right_a)}; {b} has {', '.join(right_b)}")
     rows = tuple(_difference(name, *pair) for name, pair in right.items())
     more = [f"A was measured on {n_a:,} images, B on {n_b:,}: the first are compared"] if n_a != n_b else []
-    notes = (*more, *_other_threat(about_a.get("threat"), about_b.get("threat")), *_left_out(right_a, right_b))
-    return Comparison(Path(a), Path(b), images, rows, notes, right)
+    notes, warnings = (*more, *_left_out(right_a, right_b)), _other_threat(about_a.get("threat"), about_b.get("threat"))
+    return Comparison(Path(a), Path(b), images, rows, warnings, notes, right)
 
 
 def worst_case(comparison: Comparison) -> Difference | None:
@@ -123,9 +128,18 @@ def _teacher_of(run: str | Path) -> Path:
     folder = Path(run) / OF_TEACHER
     if not Path(run).is_dir():
         raise InputError(f"{run} is not a folder: give one of an evaluation, or of a run")
-    if not (folder / FILE).exists():
-        raise InputError(f"{run} keeps no verdicts of a teacher; give two folders to compare")
-    return folder
+    if (folder / FILE).exists():
+        return folder
+    if (Path(run) / OF_MODEL / FILE).exists():
+        raise InputError(f"{run}: a trained teacher has nothing to compare with; give a second folder")
+    _check_kind(run)
+    raise InputError(f"{run} keeps no verdicts of a teacher; give two folders to compare")
+
+
+def _check_kind(folder: str | Path) -> None:
+    """Refuse a folder that is neither of a run nor of an evaluation."""
+    if not records_recipe(folder) and not any((Path(folder) / name).exists() for name in (ASKED, FILE)):
+        raise InputError(f"{folder} is neither a run nor an evaluation")
 
 
 def _read(folder: str | Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -133,6 +147,7 @@ def _read(folder: str | Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
         raise InputError(f"{folder} is not a folder; give the folder of an evaluation")
     file = next((file for place in ("", OF_MODEL) if (file := Path(folder) / place / FILE).exists()), None)
     if file is None:
+        _check_kind(folder)
         raise InputError(f"{folder} holds no verdicts ({FILE}); evaluate the model again to get them")
     right, about = load_verdicts(file)
     if not right or not len(next(iter(right.values()))):
@@ -178,12 +193,12 @@ def _only(right: Tensor, other: Tensor) -> list[int]:
     return indices
 
 
-def _other_threat(a: Any, b: Any) -> list[str]:
+def _other_threat(a: Any, b: Any) -> tuple[str, ...]:
     if a == b:
-        return []
+        return ()
     ways = [[_threat_text(threat, step) for threat in (a, b)] for step in (False, True)]
     text_a, text_b = ways[0] if ways[0][0] != ways[0][1] else ways[1]
-    return [f"A was attacked at {text_a}, B at {text_b}"]
+    return (f"A was attacked at {text_a}, B at {text_b}",)
 
 
 def _threat_text(given: Any, step: bool) -> str:
@@ -191,7 +206,7 @@ def _threat_text(given: Any, step: bool) -> str:
         threat = Threat(**given)
     except (TypeError, InputError):
         return "an unknown threat"
-    return f"{threat} in steps of {length_text(threat.step, threat.norm)}" if step else str(threat)
+    return f"{threat} in steps of {threat.step_text}" if step else str(threat)
 
 
 def _left_out(right_a: Mapping[str, Tensor], right_b: Mapping[str, Tensor]) -> list[str]:

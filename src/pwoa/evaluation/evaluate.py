@@ -23,7 +23,7 @@ from pwoa.evaluation.measure import measure, parts
 from pwoa.evaluation.scores import Scores, weak_steps
 from pwoa.evaluation.subject import Subject
 from pwoa.models.checkpoints.folder import DESCRIPTION
-from pwoa.models.load import EXPORTED, kind_of, load_model, trained_threat
+from pwoa.models.load import EXPORTED, kind_of, load_model, refuse_missing, trained_threat
 from pwoa.models.twins import twin_of
 from pwoa.progress import Progress, choose_progress
 from pwoa.recipe import (
@@ -122,7 +122,7 @@ def evaluate(
     where = choose_device(device)
     source = copy.deepcopy(model) if isinstance(model, nn.Module) else model  # loading sets it to eval mode
     if twin is None and surrogate is None and (twin := home) is not None:
-        progress.say(f"its twin, the network that it was exported from, is that of {home}")
+        progress.say(f"compared with the run it was exported from: {home}")
     with progress.working("loading the model"):
         of_twin = copy.deepcopy(architecture) if isinstance(twin, (str, Path)) else None
         if of_twin is not None and kind_of(model) in ("onnx", "c"):
@@ -186,8 +186,10 @@ def _plan(model: Any, data: Any, recipe: str | Path | Recipe | None) -> Recipe:
             )
         if data is not None:
             return Recipe()
-        there = "is no run folder" if isinstance(model, nn.Module) or _exists(model) else "does not exist"
-        raise InputError(f"{_name(model)} {there}; give --data NAME, or --recipe, to say which images to measure it on")
+        refuse_missing(model)
+        raise InputError(
+            f"{_name(model)} is no run folder; give --data NAME, or --recipe, to say which images to measure it on"
+        )
     plan = recorded_recipe(model)
     if plan.data.name == "custom" and data is None:
         raise InputError(f"{model} was made from data given in Python; give --data, or use pwoa.evaluate there")
@@ -218,10 +220,6 @@ def _is_run(model: Any) -> bool:
 def _has_lost_recipe(model: Any) -> bool:
     """Tell whether it is the folder of a run without its settings: the defaults would be taken for them."""
     return isinstance(model, (str, Path)) and (Path(model) / DESCRIPTION).is_file() and (Path(model) / RESULT).is_file()
-
-
-def _exists(model: str | Path) -> bool:
-    return ":" in str(model) or Path(model).exists()
 
 
 def _name(model: Any) -> str:

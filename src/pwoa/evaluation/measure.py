@@ -74,7 +74,8 @@ def measure(
             if subject.twin:
                 scores = dataclasses.replace(scores, agreement=_agreement(subject, evaluation, threat, progress))
             if evaluation.checks:
-                findings = _findings(subject, scores, evaluation.seed, progress)
+                role = name if task != EVALUATING else ""  # in a run, which has more than one to measure
+                findings = _findings(subject, scores, evaluation.seed, progress, role)
                 scores = dataclasses.replace(scores, findings=tuple(findings))
         finally:
             progress.close()
@@ -141,10 +142,19 @@ def not_robust(checked: Mapping[str, Any], recipe: Recipe) -> str:
     """Say that a teacher is below `teacher.minimum` in what its check found; nothing if it is not."""
     if checked[SHORT] >= recipe.teacher.minimum:
         return ""
+    threat = recipe.threat.in_quarters()
     return (
-        f"the teacher is not robust: {checked[SHORT]:.1f} % under PGD-10 at {recipe.threat.in_quarters()} (natural "
-        f"{checked['natural']:.1f} %, {counted(checked['images'], 'validation image')}), and teacher.minimum is "
-        f"{recipe.teacher.minimum:g} %"
+        f"the teacher is not robust: {checked[SHORT]:.1f} % under PGD-10 at {threat} in steps of {threat.step_text} "
+        f"(natural {checked['natural']:.1f} %, {counted(checked['images'], 'validation image')}), and teacher.minimum "
+        f"is {recipe.teacher.minimum:g} %"
+    )
+
+
+def checked_text(checked: Mapping[str, Any], recipe: Recipe) -> str:
+    """Say what a teacher's check found; with its step, since the PGD-10 of a table takes that of the recipe."""
+    return (
+        f"teacher on {counted(checked['images'], 'validation image')}: natural {checked['natural']:.1f} %, "
+        f"PGD-10 (in steps of {recipe.threat.in_quarters().step_text}) {checked[SHORT]:.1f} %"
     )
 
 
@@ -250,11 +260,11 @@ def _agreement(subject: Subject, evaluation: Evaluation, threat: Threat, progres
     return tuple(found)
 
 
-def _findings(subject: Subject, scores: Scores, seed: int, progress: Progress) -> list[Finding]:
-    """Return signs that the scores may be too high."""
+def _findings(subject: Subject, scores: Scores, seed: int, progress: Progress, role: str) -> list[Finding]:
+    """Return signs that the scores may be too high; role: which model of a run it is, if it is of one."""
 
     def tell(check: str) -> None:
-        progress.say(f"defence check {check}")
+        progress.say(f"{role and f'{role}: '}defence check {check}")
 
     model, classes = subject.model, subject.data.classes
     limit, calls = affordable(scores.right)

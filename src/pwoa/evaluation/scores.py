@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import NormalDist
@@ -145,20 +145,22 @@ class Scores(Mapping[str, float]):
         return wilson(int(self.right[attack].sum()), len(self.right[attack]))
 
 
-def weak_steps(attacks: Iterable[str], threat: Threat) -> str:
-    """Say in a line which of the attacks cannot reach the edge of the ball, for all their steps; nothing if all can.
+def weak_steps(accuracies: Mapping[str, float], threat: Threat) -> str:
+    """Say in a line which attacks cannot reach the edge of the ball, for all their steps; nothing if all can.
 
-    Example: `weak_steps(["pgd10"], Threat("linf", 0.3, 0.01))`.
+    One that breaks every image all the same is left out. Example: `weak_steps({"pgd10": 97.5}, Threat("linf", 0.3,
+    0.01))`.
     """
-    steps = {name: attack.steps for name in attacks if (attack := lookup(name)) and attack.loss is not None}
+    some_right = [name for name, accuracy in accuracies.items() if accuracy > 0]
+    steps = {name: attack.steps for name in some_right if (attack := lookup(name)) and attack.loss is not None}
     moves = {name: number * threat.step for name, number in steps.items() if threat.radius > 0}
     short = {name: move for name, move in moves.items() if move < threat.radius * (1 - 1e-6)}
     if not short:
         return ""
     far = [f"{attack_label(name)} moves at most {length_text(move, threat.norm)}" for name, move in short.items()]
     return (
-        f"{', '.join(far)} of {threat.radius_text}: too few steps of {length_text(threat.step, threat.norm)} to reach "
-        "the edge of the ball from a random start, so the accuracy is too high"
+        f"{', '.join(far)} of {threat.radius_text}: too few steps of {threat.step_text} to reach "
+        "the edge of the ball from a random start, so the true accuracy may be lower"
     )
 
 

@@ -113,7 +113,7 @@ class Natural(RobustTraining):
 
     name, example_free = "natural", True
     ignores = (*RobustTraining.ignores, *(f"pretrain.{setting}" for setting in ("step", "beta", "growing")))
-    criterion, attacks = "error", False
+    criterion, accuracy_of, attacks = "error", "natural", False
 
     def robust_loss(self, batch: Batch, threat: Threat) -> Loss:
         logits = self._logits(batch.x)
@@ -130,6 +130,7 @@ class PgdAt(RobustTraining):
     """Cross-entropy on PGD examples."""
 
     name = "pgd-at"
+    ignores = (*RobustTraining.ignores, "pretrain.beta")
 
     def robust_loss(self, batch: Batch, threat: Threat) -> Loss:
         logits = self._logits(self.attacked(batch, threat))

@@ -60,7 +60,7 @@ class Method:
 
 _PUBLISHED = ("search.", "finetune.", "objective.", "pretrain.", "training.")
 _FREE = tuple(
-    f"training.{key}" for key in ("mix", "seed", "device", "mode", "threads", "checkpoint_seconds", "tensorboard")
+    f"training.{key}" for key in ("seed", "device", "mode", "threads", "checkpoint_seconds", "tensorboard", "mix")
 )
 """What a preset says of how a method is trained, and what of it every run chooses for itself."""
 
@@ -92,14 +92,17 @@ class PruningMethod(Method):
             return []
         meant = flat(cls.complete(load_recipe(preset)))
         settings = {key: value for key, value in flat(cls.complete(recipe)).items() if cls.uses_setting(key)}
+        free = _FREE if own else _FREE[:-1]  # without a preset of its own the mix ratio was nobody's choice
         other = [
             f"{key} = {toml_value(value)} ({toml_value(meant[key])})"
             for key, value in settings.items()
-            if key.startswith((*_PUBLISHED, f"{cls.name}.")) and not key.startswith(_FREE) and value != meant[key]
+            if key.startswith((*_PUBLISHED, f"{cls.name}.")) and key not in free and value != meant[key]
         ]
-        none = "" if own else f"has no preset for {recipe.data.name}, and "
-        told = f"{cls.name} {none}is trained otherwise than in its preset {preset}: {', '.join(other)}"
-        return [told] if other else []
+        than = f"these settings differ from the preset {preset}"
+        if not own:
+            name = recipe.data.name
+            than = f"there is no preset of {cls.name} for {name}; compared with {preset} these settings differ"
+        return [f"{than}: {', '.join(other)}"] if other else []
 
     def __init__(self, student: nn.Module, teacher: nn.Module, material: Material, recipe: Recipe) -> None:
         self.example_free = not recipe.training.mix

@@ -47,18 +47,19 @@ def pace_notes(asked: Recipe, taken: Recipe) -> list[str]:
 
     def changed(setting: str, name: str, joined: str) -> str:
         before, after = (
-            [f"{getattr(part, setting):.4g}" for part in (recipe.search, recipe.finetune)] for recipe in (asked, taken)
+            joined.join(f"{getattr(part, setting):.4g}" for part in (recipe.search, recipe.finetune))
+            for recipe in (asked, taken)
         )
-        return "" if before == after else f"{name} {joined.join(after)} instead of {joined.join(before)}"
+        return "" if before == after else f"{name} ({after}, not {before})"
 
-    changes = [changed("epochs", "epochs", " + "), changed("learning_rate", "learning rates", " and ")]
+    changes = [changed("epochs", "fewer epochs", " + "), changed("learning_rate", "lower learning rates", " and ")]
     before, after = (recipe.search.allocation_epochs for recipe in (asked, taken))
     if asked.sparsity.allocation == LEARNED and before != after:
-        changes.append(f"epochs of the allocation {after} instead of {before}")
+        changes.append(f"fewer epochs of the allocation ({after}, not {before})")
     changes = [words for words in changes if words]
     if not changes:
         return []
     return [
-        f"rate {asked.sparsity.rate:g} is below search.full_rate, {asked.search.full_rate:g}: {', '.join(changes)}; "
-        "what is set on top of a recipe stays, and search.full_rate=0 takes all as the recipe says"
+        f"at rate {asked.sparsity.rate:g}, below {asked.search.full_rate:g}, this recipe trains with "
+        f"{' and '.join(changes)}; --set still wins, and --set search.full_rate=0 turns this off"
     ]

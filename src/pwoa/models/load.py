@@ -170,6 +170,14 @@ def refuse_exported(checkpoint: str) -> None:
         )
 
 
+def refuse_missing(source: Source) -> None:
+    """Refuse the name of a file or a folder that is not there."""
+    if isinstance(source, nn.Module) or ":" in (name := os.fspath(source)) or name == EMBEDDED:
+        return
+    if not Path(name).exists():
+        raise InputError(f"{name} does not exist")
+
+
 def _check_types(source: Any, data: Any, architecture: Any) -> None:
     if not isinstance(source, (str, os.PathLike, nn.Module)):
         raise InputError(f"a model is given by a path, a name or an nn.Module, not by a {type(source).__name__}")

@@ -63,6 +63,8 @@ def load_recipe(source: str | Path | Recipe | None = None, given: Container[str]
             f"no recipe {str(source)!r}: neither a file nor a preset ({did_you_mean(str(source), presets())})"
         )
     tree = parse_toml(text, str(source))
+    if tree.keys() & {"grid", "set"}:
+        raise InputError(f"{source}: this is a grid of a sweep; use pwoa sweep")
     if isinstance(teacher := tree.get("teacher"), dict):
         tree["teacher"] = {key: value for key, value in teacher.items() if f"teacher.{key}" not in given}
     recipe = Recipe().with_tree(tree, str(source))

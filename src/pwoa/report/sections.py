@@ -138,7 +138,8 @@ def _card(label: str, value: object, unit: str, note: str = "") -> Markup:
 def warnings_of(story: Story) -> list[str]:
     """Return what a reader should beware of: what the checks found, and attacks whose steps are too short."""
     found = [f"{check}: {message}" for check, message in story.warnings]
-    if story.model and story.threat and (short := weak_steps([row.attack for row in story.model.rows], story.threat)):
+    accuracies = {row.attack: row.value for row in story.model.rows} if story.model else {}
+    if story.threat and (short := weak_steps(accuracies, story.threat)):
         found.append(f"{short}.")
     return found
 

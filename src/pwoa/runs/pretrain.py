@@ -130,6 +130,20 @@ def pretrain(
     return Result(network, run.path, summary, run.metrics())
 
 
+def robust_accuracy(result: Result) -> float:
+    """Return how robust a trained model is, in percent: on validation images, by the attack that checks teachers.
+
+    That is of the epoch that was selected. Of one that was not attacked in training it is the lowest accuracy on test
+    images.
+    """
+    selected = result.summary.get("selected_epoch")
+    validated: Mapping[str, float] = {}
+    validated = next((line["validation"] for line in result.metrics if line["epoch"] == selected), validated)
+    if "robust_error" in validated:
+        return float(100 - validated["robust_error"])
+    return float(min(result.summary["accuracy"].values()))
+
+
 def _like_checkpoint(recipe: Recipe, data: Data) -> Recipe:
     """Return the recipe with the architecture that its checkpoint is of, which is trained anew."""
     if not recipe.teacher.checkpoint:

@@ -11,12 +11,12 @@ from typing import Any
 import torch
 from torch import nn
 
-from pwoa.attacks.registry import attack_label
+from pwoa.data.catalog import fitting_name
 from pwoa.data.images import Data
 from pwoa.errors import InputError, counted, first_line
 from pwoa.evaluation.checks import warn_of
 from pwoa.evaluation.folder import OF_MODEL, OF_TEACHER, check_shared, copy_finished
-from pwoa.evaluation.measure import SHORT, WEAK_TEACHER, check_teacher, not_robust, parts, teacher_check
+from pwoa.evaluation.measure import SHORT, WEAK_TEACHER, check_teacher, checked_text, not_robust, parts, teacher_check
 from pwoa.evaluation.subject import Subject
 from pwoa.guard import example_free
 from pwoa.methods import find_pruning
@@ -24,6 +24,8 @@ from pwoa.methods.method import Method
 from pwoa.methods.pace import pace_notes
 from pwoa.models.architectures.registry import architecture_name
 from pwoa.models.border import check_model
+from pwoa.models.checkpoints.files import EMBEDDED
+from pwoa.models.checkpoints.fitting import OtherImages
 from pwoa.models.checkpoints.folder import describe_model, fingerprint
 from pwoa.models.load import trained_threat
 from pwoa.progress import Progress, choose_progress
@@ -36,7 +38,7 @@ from pwoa.recipe import (
     recorded_recipe,
     records_recipe,
 )
-from pwoa.recipe.settings import merge
+from pwoa.recipe.settings import is_factory, merge
 from pwoa.runs import prepare
 from pwoa.runs.folder import Result, Run
 from pwoa.runs.teacher import load_teacher, share_measurement
@@ -99,12 +101,19 @@ def prune(
     with progress.working(prepare.LOADING):
         given = prepare.load_given(data, changes, progress)
     plan = _choose_recipe(recipe, given, changes).with_settings(changes)
+    _check_named(changes, plan)
     pruning = find_pruning(plan.method)
     trained = None if teacher is not None else trained_threat(plan.teacher.checkpoint)
     with progress.working(prepare.LOADING):
         loaded = prepare.load_rest(pruning.complete(plan), given, progress)
         if teacher is None:
-            teacher, architecture = load_teacher(loaded.recipe, loaded.data)
+            try:
+                teacher, architecture = load_teacher(loaded.recipe, loaded.data)
+            except OtherImages as error:
+                if recipe is not None or "data.name" in changes:
+                    raise
+                fits = fitting_name(error.guess.channels, error.guess.classes) or "NAME"
+                raise InputError(f"{error}; {loaded.data.name} is the default, so give --data {fits}") from None
             loaded = replace(loaded, recipe=loaded.recipe.with_settings({"teacher.architecture": architecture}))
         student = _copy_to_prune(teacher, loaded.recipe.sparsity).to(loaded.device)
         teacher = copy.deepcopy(student).eval().requires_grad_(False)
@@ -149,9 +158,7 @@ def prune(
                     progress.say(run.resuming())
                 else:
                     checked = check_teacher(subject, plan, force=force, progress=progress)
-                    accuracies = {attack_label(name): value for name, value in checked.items() if name != "images"}
-                    robust = ", ".join(f"{name} {value:.1f} %" for name, value in accuracies.items())
-                    progress.say(f"teacher on {counted(checked['images'], 'validation image')}: {robust}")
+                    progress.say(checked_text(checked, plan))
                     if processes.first:
                         run.begin(plan, {**identity, **checked})
                 with ExitStack() as guard:
@@ -218,6 +225,18 @@ def _choose_recipe(source: str | Path | Recipe | None, data: Data | None, change
     method = changes.get("method")
     base = recipe_for(where["data.name"], method if isinstance(method, str) else "pwoa").with_settings(where)
     return replace(base, threat=trained_threat(teacher or base.teacher.checkpoint) or base.threat)
+
+
+def _check_named(changes: Mapping[str, Any], plan: Recipe) -> None:
+    """Refuse a network of the user's own for the weights of the embedded one, which nobody asked for."""
+    own = changes.get("teacher.architecture")
+    taken = "teacher.checkpoint" not in changes and plan.teacher.checkpoint == EMBEDDED
+    if taken and isinstance(own, str) and is_factory(own):
+        name = own.rpartition(":")[2]
+        raise InputError(
+            f"no --checkpoint was given, so the embedded LeNet was taken; give the weights of {name} (in Python: "
+            "teacher=)"
+        )
 
 
 def _note_threat(trained: Threat | None, threat: Threat) -> list[str]:

@@ -13,6 +13,14 @@ from pwoa.models.checkpoints.inspection import Guess, guess_architecture, likene
 _SHARED = 0.5
 
 
+class OtherImages(InputError):
+    """A checkpoint is of a known architecture, `guess`, but for other images than those of the data."""
+
+    def __init__(self, source: str, guess: Guess, wrong: str) -> None:
+        super().__init__(f"{source} is a {guess.architecture}, but {wrong}")
+        self.guess = guess
+
+
 def fill(
     model: nn.Module,
     opened: Opened,
@@ -52,7 +60,7 @@ def recognise(contents: Checkpoint, classes: int | None, channels: int | None) -
             "for a network of your own give --arch FILE.py:CLASS (in Python: architecture=, also the network itself)"
         )
     if wrong := _other_data(guess, classes, channels):
-        raise InputError(f"{contents.source} is a {guess.architecture}, but {wrong}")
+        raise OtherImages(contents.source, guess, wrong)
     return guess
 
 

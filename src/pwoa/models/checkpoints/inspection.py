@@ -207,7 +207,8 @@ def _doubts(contents: Checkpoint, guess: Guess | None) -> list[str]:
     """List what a person should know before trusting the file."""
     doubts = []
     if guess is None:
-        doubts.append("no registered architecture: " + (likeness(contents.state) or "give --arch FILE.py:CLASS"))
+        own = "to prune or evaluate it give --arch FILE.py:CLASS"
+        doubts.append(f"no registered architecture: {likeness(contents.state) or own}")
     if contents.hidden:
         doubts.append("the layer before the network left nothing in the file; give its --mean and --std")
     if bad := [key for key, value in contents.state.items() if not is_finite(value)]:
