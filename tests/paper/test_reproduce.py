@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -16,14 +17,16 @@ import pwoa
 from pwoa.cli import app
 from pwoa.errors import InputError
 from pwoa.models.architectures.registry import build
-from pwoa.paper import Work, list_plans
+from pwoa.paper import Work, list_plans, training_seconds
+from pwoa.paper.earlier import of_presets_now
 from pwoa.paper.plan import ATTACKS, ORDER, load_plan
-from pwoa.paper.rows import EARLIER, load_rows, merged, of_presets_now
+from pwoa.paper.rows import load_rows, merged
 from pwoa.paper.tables import table_of
 from pwoa.sweep import Swept, Task, teacher_folder
 from pwoa.sweep.child import carry_out
 
 RESULTS = Path(__file__).parents[2] / "results"
+TRAINED = (("wrn-34-10", "trades"), ("resnet18", "trades"))
 SMALL = [
     "data.images=120",
     "data.validation=20",
@@ -177,7 +180,7 @@ def test_everything_that_is_listed_as_measured_is_shown() -> None:
     assert {state.plan.name: state.done for state in states if state.done} == {"pretrained": 1}
     for state in states:
         lines = table_of(state.plan, of_presets_now(rows, lambda name: name)).lines
-        shown = [line for line in lines if "-seed" in line[-1] and not line[-1].endswith(f"({EARLIER})")]
+        shown = [line for line in lines if "-seed" in line[-1] and "(" not in line[-1]]  # with the plan's own settings
         dense = sum(cell.measures for cell in state.plan.cells)
         assert len(shown) == state.done - (1 if dense else 0), state.plan.name
 
@@ -242,7 +245,9 @@ def test_a_teacher_that_was_replaced_is_not_taken_for_the_one_that_was_measured(
 
 
 def test_the_list_tells_what_is_done_and_what_the_rest_takes(tmp_path: Path) -> None:
-    states, _ = list_plans((), tmp_path, scale="short", results=tmp_path)
+    states, rates = list_plans((), tmp_path, scale="short", results=tmp_path)
+    wide, narrow = (training_seconds([f"{name}-cifar10-{method}"], rates) for name, method in TRAINED)
+    assert wide > 2 * narrow > 60
     by_name = {state.plan.name: state for state in states}
     assert by_name["ablation-cifar10"].done == 0
     assert by_name["ablation-cifar10"].missing == ("wrn-34-10-cifar10-lbgat",)
@@ -252,6 +257,7 @@ def test_the_list_tells_what_is_done_and_what_the_rest_takes(tmp_path: Path) -> 
     assert outcome.exit_code == 0
     assert "comparison-cifar100-mix0" in outcome.stdout
     assert "Teachers that are not there: resnet18-cifar10-trades, wrn-34-10-" in outcome.stdout
+    assert re.search(r"--train-teachers, which takes another [\d.]+ (min|h)\.", " ".join(outcome.stdout.split()))
     refused = CliRunner().invoke(app, ["reproduce", "--scale", "long"])
     assert refused.stderr == "error: --scale long: one of quick, short, paper\n"
 

@@ -105,4 +105,8 @@ def _list(library: Any, scale: str, out: Path, results: Path, teachers: Path | N
     print_table(table)
     say("A run that several of them share counts in each.")
     if missing := dict.fromkeys(name for state in states for name in state.missing):
-        say(f"Teachers that are not there: {', '.join(missing)}; give --teachers FOLDER, or --train-teachers.")
+        more = library.time_text(library.training_seconds(list(missing), rates, settings))
+        say(
+            f"Teachers that are not there: {', '.join(missing)}; give --teachers FOLDER, or --train-teachers, which "
+            f"takes another {more}."
+        )

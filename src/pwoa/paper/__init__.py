@@ -11,6 +11,7 @@ from pathlib import Path
 from pwoa.devices import choose_device, device_name
 from pwoa.errors import InputError, counted
 from pwoa.paper.cost import Rates, time_text
+from pwoa.paper.earlier import of_presets_now, of_these_teachers, other_rows
 from pwoa.paper.figures import draw
 from pwoa.paper.plan import SCALES, Cell, Plan, choose, load_plan
 from pwoa.paper.rows import (
@@ -22,9 +23,6 @@ from pwoa.paper.rows import (
     load_rows,
     measured_teacher,
     merged,
-    of_presets_now,
-    of_these_teachers,
-    other_rows,
     plane_rows,
     row_of,
     teacher_of,
@@ -233,6 +231,11 @@ def list_plans(
     return states, rates
 
 
+def training_seconds(names: Sequence[str], rates: Rates, settings: Sequence[str] = ()) -> float:
+    """Return what the training of these teachers will take."""
+    return sum(rates.training(point.recipe) for point in training_points(names, settings))
+
+
 def _run(
     work: Work, places: Places, train: bool, settings: Sequence[str], progress: Progress
 ) -> tuple[dict[str, str], tuple[str, ...]]:
@@ -286,4 +289,4 @@ def _show(work: Work, tables: dict[str, Table], rows: list[Row], plane: list[Row
     return files
 
 
-__all__ = ["Reproduced", "State", "list_plans", "reproduce", "time_text"]
+__all__ = ["Reproduced", "State", "list_plans", "reproduce", "time_text", "training_seconds"]

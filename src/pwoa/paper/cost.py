@@ -37,9 +37,15 @@ class Rates:
 
     def seconds(self, cell: Cell) -> float:
         """Return what a run, or the measurement of a teacher, will take."""
-        architecture = cell.key.architecture.partition("@")[0]
-        factor = self._factors.get(architecture, statistics.median(self._factors.values() or [1.0]))
-        return factor * self._guess(architecture, cell.recipe, cell.measures)
+        return self._corrected(cell.key.architecture, cell.recipe, cell.measures)
+
+    def training(self, recipe: Recipe) -> float:
+        """Return what the training of a teacher will take."""
+        return self._corrected(recipe.teacher.architecture, recipe)
+
+    def _corrected(self, architecture: str, recipe: Recipe, measures: bool = False) -> float:
+        factor = self._factors.get(architecture.partition("@")[0], statistics.median(self._factors.values() or [1.0]))
+        return factor * self._guess(architecture, recipe, measures)
 
     def _guess(self, architecture: str, recipe: Recipe, measures: bool = False) -> float:
         rate = self._rates.get(architecture.partition("@")[0], self._rates["resnet18"])

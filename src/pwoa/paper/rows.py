@@ -1,7 +1,7 @@
 """Rows: what the runs of the plans found, flat, and what earlier results hold that fits a cell."""
 
 import statistics
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,16 +11,9 @@ from pwoa.evaluation.folder import ASKED, OF_MODEL, FinishedEvaluation
 from pwoa.paper.cost import IMAGES
 from pwoa.paper.plan import (
     ATTACKS,
-    ORDER,
-    SCALES,
     TEACHER,
     Cell,
     Key,
-    Plan,
-    Where,
-    find_teacher,
-    known_teachers,
-    load_plan,
     published_row,
 )
 from pwoa.recipe import recorded_recipe, records_recipe
@@ -67,21 +60,6 @@ def is_whole(row: Row, cell: Cell) -> bool:
 def settings_of(row: Row) -> str:
     """Return the settings of a row that were changed by hand; those that were written before rows had any have none."""
     return row.get("settings") or ""
-
-
-def of_presets_now(rows: Iterable[Row], where: Where) -> list[Row]:
-    """Mark the rows of runs that no plan asks for any more, as presets were other ones when they were measured."""
-    asked: dict[tuple[str, str, int], set[str]] = {}
-    marked = []
-    for row in rows:
-        which = str(row.get("table")), str(row.get("scale")), row.get("seed", 0)
-        if row["method"] != TEACHER and not settings_of(row) and which[0] in ORDER and which[1] in SCALES:
-            if which not in asked:
-                cells = load_plan(which[0], which[1], where).cells
-                asked[which] = {cell.run_of(which[2]) for cell in cells}
-            row = row if row["run"] in asked[which] else {**row, "settings": EARLIER}
-        marked.append(row)
-    return marked
 
 
 def row_of(plan: str, cell: Cell, scale: str, folder: Path) -> Row:
@@ -264,94 +242,3 @@ def fits(row: Mapping[str, Any], key: Key) -> bool:
     """Tell whether a row is of a line."""
     own = ("dataset", "architecture", "teacher", "method", "objective", "rate", "mix")
     return all(row.get(name) == getattr(key, name) for name in own)
-
-
-def other_rows(folder: Path, plans: Sequence[Plan]) -> list[Row]:
-    """Return what the other files of results hold that fits a cell of the plans."""
-    found = [*_mnist_rate4(folder), *_ablations(folder), *_competition(folder), *_teachers(folder)]
-    keys = {cell.key for plan in plans for cell in plan.cells}
-    keys |= {key.dense for key in keys if key.teacher}
-    return [row for row in found if any(fits(row, key) for key in keys)]
-
-
-def of_these_teachers(rows: Iterable[Row], at_hand: Callable[[str], str | None]) -> list[Row]:
-    """Leave out rows of other teachers of the same name, whose numbers are not comparable.
-
-    What counts is the teacher that is at hand, by its fingerprint, or else the last one that the rows have.
-    """
-    everything = list(rows)
-    last = {row["teacher"]: row["fingerprint"] for row in everything if row.get("fingerprint")}
-    own = {name: at_hand(name) or fingerprint for name, fingerprint in last.items()}
-    return [row for row in everything if row.get("fingerprint") in (None, own.get(row["teacher"]))]
-
-
-def _mnist_rate4(folder: Path) -> list[Row]:
-    objectives = {"ce": "CE", "pwoa": "distillation + HSIC", "teacher": None}
-    rows = []
-    for row in (row for row in load_rows(folder / "mnist-rate4.json") if row["model"] in objectives):
-        dense = row["model"] == "teacher"
-        rows.append(
-            _of_mnist(row, objectives[row["model"]], row["rate"], "0" if dense else "50+20", 10000)
-            | {"source": "mnist-rate4.json"}
-        )
-    return rows
-
-
-def _ablations(folder: Path) -> list[Row]:
-    rows = []
-    for row in load_rows(folder / "ablations.json"):
-        objective = str(row["label"]).partition("objective ")[2] or None
-        rows.append(_of_mnist(row, objective, row["rate"], row["epochs"], row["n"]) | {"source": "ablations.json"})
-    return rows
-
-
-def _competition(folder: Path) -> list[Row]:
-    mine = [row for row in load_rows(folder / "competition.json") if row["dataset"] == "mnist" and not row["mix"]]
-    names = {"pwoa": "distillation + HSIC", TEACHER: None}
-    return [
-        _of_mnist(row, names[row["method"]], row["rate"], row["epochs"], row["n"]) | {"source": "competition.json"}
-        for row in mine
-        if row["method"] in names and row.get("allocation", "uniform") == "uniform"
-    ]
-
-
-def _of_mnist(row: Row, objective: str | None, rate: float, epochs: str, n: int) -> Row:
-    key = Key("mnist", "lenet", "lenet-mnist-pgd-at", "pwoa" if objective else TEACHER, objective, rate, 0.0)
-    return {
-        **_line(key),
-        **{attack: row.get(attack) for attack in ATTACKS},
-        "seed": row["seed"],
-        "epochs": epochs,
-        "n": n,
-        "n_autoattack": row.get("n_autoattack"),
-        "training_seconds": row.get("seconds"),
-        "device": row["device"],
-        "settings": "training.weight_decay=0.0001" if objective else "",  # which the presets for MNIST had then
-    }
-
-
-def _teachers(folder: Path) -> list[Row]:
-    rows = []
-    names = {"lenet-mnist-linf-0.3": "lenet-mnist-pgd-at"} | {name: name for name in known_teachers()}
-    for row in load_rows(folder / "teachers.json"):
-        if (name := names.get(row["name"])) and name != "resnet18-cifar10-natural":
-            teacher = find_teacher(name)
-            rows.append(
-                {
-                    **_line(Key(teacher.data, teacher.architecture, name, TEACHER, None, 1.0, 0.0)),
-                    **{attack: row.get(attack) for attack in ATTACKS},
-                    "seed": row.get("seed", 0),
-                    "epochs": "0",
-                    "n": row.get("images", 10000),
-                    "n_autoattack": row.get("n_autoattack"),
-                    "training_seconds": 0.0,
-                    "device": row["device"],
-                    "source": "teachers.json",
-                }
-            )
-    return rows
-
-
-def _line(key: Key) -> Row:
-    own = ("dataset", "architecture", "teacher", "method", "objective", "rate", "mix")
-    return {name: getattr(key, name) for name in own}

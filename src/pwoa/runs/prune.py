@@ -125,7 +125,12 @@ def prune(
             **prepare.hash_files(pruning, plan),
         }
     notes = [*pace_notes(plan, loaded.recipe), *_note_threat(trained, plan.threat)]
-    if recipe is None and not preset_for(plan.data.name):
+    if recipe is None and (preset := preset_for(plan.data.name, plan.method) or preset_for(plan.data.name)):
+        short = ", which is short and for a first look" if preset == "demo" else ""
+        notes.append(
+            f"no recipe was given, so the preset {preset} holds{short}; --recipe takes another (in Python: recipe=)"
+        )
+    elif recipe is None:
         notes += prepare.note_defaults(plan, changes, trained, pruning.stage_epochs(loaded.recipe), progress)
 
     with ExitStack() as holding:
