@@ -176,7 +176,7 @@ def test_a_run_announces_all_that_it_will_do(
     assert re.fullmatch(r"natural [\d.]+ %(, PGD-3 [\d.]+ %)?", measuring.shown[-1])
 
 
-def shown(width: int, monkeypatch: pytest.MonkeyPatch) -> str:
+def shown(width: int, monkeypatch: pytest.MonkeyPatch, task: str = "search") -> str:
     """What a terminal of so many columns shows of a stage and its first epoch."""
     from rich.console import Console
 
@@ -184,7 +184,7 @@ def shown(width: int, monkeypatch: pytest.MonkeyPatch) -> str:
     monkeypatch.setattr("rich.console.Console", lambda **options: Console(file=file, force_terminal=True, width=width))
     progress = ConsoleProgress()
     progress.plan(PLAN[:1])
-    progress.start("search", 200)
+    progress.start(task, 200)
     progress.advance()
     time.sleep(0.01)
     progress.advance(99)
@@ -212,3 +212,10 @@ def test_a_bar_has_time_left_and_figures_beside_it(monkeypatch: pytest.MonkeyPat
 def test_in_a_narrow_terminal_the_figures_give_way(monkeypatch: pytest.MonkeyPatch, width: int, figures: str) -> None:
     *_, last = re.findall(r"search ━[━╸╺ ]+ 50% (.*?) *[\r\n]", shown(width, monkeypatch))
     assert last.split() == f"0 s left in all {figures}".split()
+
+
+@pytest.mark.parametrize("width", [20, 40, 80])
+def test_a_name_that_leaves_no_room_for_figures_is_shown_without(monkeypatch: pytest.MonkeyPatch, width: int) -> None:
+    text = shown(width, monkeypatch, "evaluating the pruned model at radius 0.05 and much more")
+    assert "evaluating" in text
+    assert "accuracy" not in text.split("1/3")[0]

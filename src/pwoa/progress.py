@@ -274,7 +274,7 @@ class ConsoleProgress(Progress):
             rate, left, figures = self._left.rate, self._left.text(self.runs_after), self._figures
             if self._console.width < WIDE:
                 rate, room = "", self._console.width - len(f"{self._name} 100%  {left} ") - BAR - 1
-                while len(figures) > room:
+                while figures and len(figures) > room:
                     figures = figures.rpartition(", ")[0]
             self._bar.update(self._bar.task_ids[0], completed=self._done, rate=rate, left=left, figures=figures)
 
