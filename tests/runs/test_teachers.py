@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import io
+import re
 import warnings
 from collections.abc import Callable
 from functools import partial
-import re
 from pathlib import Path
 from typing import Any
 
