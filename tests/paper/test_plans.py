@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -21,7 +22,7 @@ from pwoa.paper.cost import Rates, time_text
 from pwoa.paper.earlier import of_presets_now, of_these_teachers
 from pwoa.paper.figures import _plane, place_of
 from pwoa.paper.plan import ATTACKS, ORDER, SCALES, Cell, Plan, choose, load_plan, published, published_row
-from pwoa.paper.rows import EARLIER, is_whole, merged, settings_of, steady_seconds
+from pwoa.paper.rows import EARLIER, merged, settings_of, steady_seconds
 from pwoa.paper.tables import Table, find, parameters, table_of
 from pwoa.paper.teachers import Teachers, training_points
 from pwoa.recipe import load_recipe
@@ -214,28 +215,107 @@ def test_a_line_is_the_mean_over_seeds_but_never_over_other_settings() -> None:
         assert line.endswith(f"{other[0].run} (finetune.learning_rate=0.01)")
 
 
+def test_rows_of_other_setups_are_never_averaged() -> None:
+    """Not of two scales with the same settings, nor of two earlier presets, nor of one and what is asked for now."""
+    given = ["search.epochs=1", "finetune.epochs=1"]
+    whole, short = (load_plan("ablation-mnist", scale, where, given) for scale in ("paper", "short"))
+    rows = rows_of(whole.cells[-1:], autoattack=10.0, epochs="1+1")
+    rows += rows_of(short.cells[-1:], autoattack=50.0, epochs="1+1", scale="short")
+    assert rows[0]["settings"] == rows[1]["settings"] != ""
+    assert "| 10.00 (77.21, " in text_of(table_of(whole, rows), "16×: distillation + HSIC †")
+    assert "| 50.00 (77.21, " in text_of(table_of(short, rows), "16×: distillation + HSIC †")
+
+    usual = plan("ablation-mnist")
+    about = {"table": "ablation-mnist", "epochs": "50+20"}
+    (now,) = rows_of(usual.cells[-1:], **about, autoattack=80.0, seed=2)
+    first, second = (
+        {**now, "run": f"before-{code}-seed0", "autoattack": own} for code, own in (("a", 10.0), ("b", 70.0))
+    )
+    line = text_of(table_of(usual, of_presets_now([first, second])), "16×: distillation + HSIC †")
+    assert line.split(" | ")[6][:5] in ("10.00", "70.00")
+    assert "| 80.00 (77.21, " in text_of(
+        table_of(usual, of_presets_now([first, now, second])), "16×: distillation + HSIC"
+    )
+
+
+def test_a_table_shows_its_own_scale_and_else_the_longest_training() -> None:
+    whole, short = plan("ablation-mnist"), plan("ablation-mnist", "short")
+    long = rows_of(whole.cells[-1:], autoattack=80.0, epochs="50+20", settings="training.weight_decay=0.0001")
+    long[0]["run"] = "by-hand-seed0"
+    few = rows_of(short.cells[-1:], autoattack=50.0, epochs="10+10", scale="short")
+    line = text_of(table_of(whole, [*few, *long]), "16×: distillation + HSIC †")
+    assert "| 80.00 (77.21, " in line
+    assert "| 50.00 (77.21, " in text_of(table_of(short, [*few, *long]), "16×: distillation + HSIC †")
+
+
+def test_where_settings_are_asked_for_rows_with_others_are_not_shown() -> None:
+    rows = rows_of(plan("ablation-mnist").cells[-1:], settings="training.weight_decay=0.0001", epochs="50+20")
+    other = load_plan("ablation-mnist", "paper", where, ["training.batch=64"])
+    assert "| (77.21) |" in text_of(table_of(other, rows), "16×: distillation + HSIC")
+
+
+def test_settings_are_for_the_runs_whose_method_uses_them() -> None:
+    """What only the trainings of teachers read makes no other runs; sections of other methods are not errors."""
+    usual = {cell.run for cell in plan("ablation-mnist").cells}
+    trained = load_plan("ablation-mnist", "paper", where, ["pretrain.epochs=30"])
+    assert {cell.run for cell in trained.cells} == usual
+    assert {cell.settings for cell in trained.cells} == {""}
+    checked = ["evaluation.checks=false", "teacher.minimum=10"]
+    assert load_plan("pretrained", "paper", where, checked).cells[0].run == plan("pretrained").cells[0].run
+    apd, pwoa = load_plan("apd", "paper", where, ["apd.weight=0.5"]).cells
+    assert (apd.settings, pwoa.settings) == ("apd.weight=0.5", "")
+    with pytest.raises(InputError, match=r"--set: unknown key 'serach.epochs' \(did you mean 'search.epochs'"):
+        load_plan("apd", "paper", where, ["serach.epochs=1"])
+    with pytest.raises(InputError, match=r"unknown key 'recipe'"):
+        load_plan("apd", "paper", where, ["recipe=mnist"])
+    (point,) = training_points(["resnet18-cifar10-natural"], ["apd.weight=0.5", "pretrain.epochs=5"])
+    assert point.recipe.pretrain.epochs == 5
+
+
+@pytest.mark.parametrize(
+    ("name", "setting", "told"),
+    [
+        ("ablation-mnist", "sparsity.rate=32", "rate; 4.0 would become 32.0"),
+        ("mix", "training.mix=0.5", "mix; 0.0 would become 0.5"),
+        ("apd", "method=hydra", "method; apd would become hydra"),
+        ("ablation-mnist", "objective.hsic_x=0.0", ""),
+        (
+            "ablation-mnist",
+            "objective.classification=0.1",
+            "objective; distillation would become distillation + 0.1 CE",
+        ),
+    ],
+)
+def test_what_tells_lines_apart_cannot_be_set(name: str, setting: str, told: str) -> None:
+    if told:
+        with pytest.raises(InputError, match=f"--set: the lines of {name} are told apart by the {re.escape(told)}"):
+            load_plan(name, "paper", where, [setting])
+    else:
+        assert load_plan(name, "paper", where, [setting]).cells
+
+
 def test_runs_of_an_earlier_preset_are_marked_and_averaged_with_no_others() -> None:
     cells = plan("ablation-mnist").cells[-1:]
     (cell,) = cells
-    assert cell.run_of(0) == cell.run
-    assert cell.run_of(1) == load_plan("ablation-mnist", "paper", where, ["training.seed=1"]).cells[-1].run != cell.run
+    seeded = load_plan("ablation-mnist", "paper", where, ["training.seed=1"]).cells[-1]
+    assert (seeded.setup, seeded.run) == (cell.setup, f"{cell.setup}-seed1")
     about = {"table": "ablation-mnist", "epochs": "50+20"}
     old = rows_of(cells, **about, autoattack=10.0) + rows_of(cells, **about, autoattack=10.0, seed=1)
-    old = [{**row, "run": f"{row['run'][:-8]}00000000"} for row in old]
+    old = [{**row, "run": f"before-seed{row['seed']}"} for row in old]
     new = rows_of(cells, **about, autoattack=50.0) + rows_of(cells, **about, autoattack=60.0, seed=1)
-    new[1]["run"] = cell.run_of(1)
-    marked = of_presets_now([*old, *new], where)
+    new[1]["run"] = seeded.run
+    marked = of_presets_now([*old, *new])
     assert [settings_of(row) for row in marked] == [EARLIER, EARLIER, "", ""]
     line = text_of(table_of(plan("ablation-mnist"), marked), "16×: distillation + HSIC")
     assert "| 55.00 (77.21, " in line
-    line = text_of(table_of(plan("ablation-mnist"), of_presets_now(old, where)), "16×: distillation + HSIC †")
+    line = text_of(table_of(plan("ablation-mnist"), of_presets_now(old)), "16×: distillation + HSIC †")
     assert "| 10.00 (77.21, " in line
     assert line.endswith("(an earlier preset)")
     changed = load_plan("ablation-mnist", "paper", where, ["finetune.learning_rate=0.01"])
-    assert "| (77.21) |" in text_of(table_of(changed, of_presets_now(old, where)), "16×: distillation + HSIC")
+    assert "| (77.21) |" in text_of(table_of(changed, of_presets_now(old)), "16×: distillation + HSIC")
     by_hand = rows_of(changed.cells[-1:], **about)
-    dense = [{**about, "method": "teacher", "run": "lenet-mnist-pgd-at", "scale": "paper"}, {"method": "pwoa"}]
-    assert of_presets_now([*by_hand, *dense], where) == [*by_hand, *dense]  # nothing is known of these
+    dense = [{**about, "method": "teacher", "run": "lenet-mnist-pgd-at-00000000", "scale": "paper"}]
+    assert of_presets_now([*by_hand, *dense]) == [*by_hand, *dense]
 
 
 def test_a_short_run_is_not_shown_in_place_of_whole_ones_of_another_file() -> None:
@@ -308,14 +388,6 @@ def test_other_tables_do_not_show_what_was_measured_for_the_curves() -> None:
     assert {line[3].split()[0] for line in table_of(curves, rows).lines[1:]} == {"40.00"}
 
 
-def test_a_teacher_that_was_measured_by_fewer_attacks_or_images_is_not_done(tmp_path: Path) -> None:
-    cell = next(cell for cell in plan("pretrained").cells if cell.key.teacher == "lenet-mnist-pgd-at")
-    row = dict.fromkeys(ATTACKS, 90.0) | {"n": 10_000}
-    assert is_whole(row, cell)
-    assert not is_whole({**row, "n": 1000}, cell)
-    assert not is_whole({**row, "fgsm": None}, cell)
-
-
 def test_a_teacher_measured_by_other_settings_is_another_line() -> None:
     wide = ["threat.radius=0.2", "finetune.epochs=3"]
     usual, other = plan("ablation-mnist"), load_plan("ablation-mnist", "paper", where, wide)
@@ -325,12 +397,12 @@ def test_a_teacher_measured_by_other_settings_is_another_line() -> None:
     assert dense.settings == now.settings
     rows = [*rows_of([before], epochs="0", autoattack=90.0), *rows_of([now], epochs="0", autoattack=95.0)]
     rows = [row | dict.fromkeys(("fgsm", "pgd10", "pgd20", "cw"), 97.0) for row in rows]
-    assert [[is_whole(row, cell) for row in rows] for cell in (before, now)] == [[True, False], [False, True]]
+    assert before.run != now.run
     assert merged(rows[:1], rows[1:]) == rows
     name = "lenet-mnist-pgd-at (dense)"
     assert "| 90.00 (91.57, −1.57) |" in text_of(table_of(usual, rows), name)
     assert "| 95.00 (91.57, +3.43) |" in text_of(table_of(other, rows), f"{name} †")
-    assert text_of(table_of(other, rows), f"{name} †").endswith("lenet-mnist-pgd-at (threat.radius=0.2)")
+    assert text_of(table_of(other, rows), f"{name} †").endswith(f"{now.run} (threat.radius=0.2)")
     assert "| (91.57) |" in text_of(table_of(other, rows[:1]), name)  # at another radius it says nothing
     rows[1] |= {"autoattack": None}
     assert "| (91.57) |" in text_of(table_of(other, rows), f"{name} †")
@@ -350,18 +422,19 @@ def test_rows_of_another_teacher_of_the_same_name_are_left_out() -> None:
     old, new, older = ({"teacher": "a", "fingerprint": text} for text in ("old", "new", None))
     beside: dict[str, Any] = {"teacher": "b", "fingerprint": "b"}
     lite: dict[str, Any] = {"teacher": None}
-    everything = [older, old, new, beside, lite]
-    assert of_these_teachers(everything, lambda name: {"a": "old"}.get(name)) == [older, old, beside, lite]
-    assert of_these_teachers(everything, lambda name: None) == [older, new, beside, lite]
+    embedded: dict[str, Any] = {"teacher": "lenet-mnist-pgd-at"}  # of which there is but one
+    everything = [older, old, new, beside, lite, embedded]
+    assert of_these_teachers(everything, lambda name: {"a": "old"}.get(name)) == [old, beside, lite, embedded]
+    assert of_these_teachers(everything, lambda name: None) == [older, new, beside, lite, embedded]
     assert Teachers(None, Path("nowhere")).fingerprint("lenet-mnist-pgd-at") == fingerprint(load_model("embedded"))[:12]
     assert Teachers(None, Path("nowhere")).fingerprint("resnet18-cifar10-trades") is None
 
 
-def test_a_row_with_a_fingerprint_takes_the_place_of_one_without() -> None:
+def test_a_new_row_takes_the_place_of_an_old_one_of_the_same_run_and_teacher() -> None:
     cells = plan("naive").cells[:1]
-    (old,), (new,) = rows_of(cells, strong=10.0), rows_of(cells, strong=90.0, fingerprint="f")
-    del old["settings"]
+    (old,), (new,) = rows_of(cells, strong=10.0), rows_of(cells, strong=90.0)
     assert merged([old], [new]) == [new]
+    new |= {"fingerprint": "f"}
     other = {**new, "fingerprint": "g"}
     assert merged([new], [other]) == [new, other]
     found = find([old, {**new, "fingerprint": None}], cells[0])

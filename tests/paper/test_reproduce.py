@@ -172,6 +172,37 @@ def test_everything_is_redrawn_from_the_rows_of_the_repository(tmp_path: Path) -
     assert "×" not in source
     wrong = CliRunner().invoke(app, ["reproduce", "--from", str(tmp_path / "nowhere")])
     assert (wrong.exit_code, wrong.stderr.startswith("error: --from")) == (2, True)
+    unnamed = CliRunner().invoke(app, ["reproduce", "--train-teachers"])
+    assert (unnamed.exit_code, "name the tables or figures" in unnamed.stderr) == (2, True)
+
+
+def test_seeds_of_one_folder_are_averaged_and_collected_together(tmp_path: Path, ran: list[str]) -> None:
+    """A second call with another seed adds to the first one's rows; drawing alone shows both."""
+    out, results = tmp_path / "out", tmp_path / "results"
+    given: dict[str, Any] = {"scale": "quick", "results": results}
+    pwoa.reproduce("naive", out, **given, settings=SMALL)
+    both = pwoa.reproduce("naive", out, **given, settings=[*SMALL, "training.seed=1"])
+    assert sum(row["method"] == "pwoa" for row in both.rows) == 4
+    line = both.tables["naive"].lines[1]
+    assert [f"seed{seed}" in line[-1] for seed in (0, 1)] == [True, True]
+    own = [row["natural"] for row in both.rows if row["objective"] == "CE"]
+    assert float(line[1].split()[0]) == pytest.approx(sum(own) / 2, abs=0.006)
+    drawn = pwoa.reproduce("naive", out, **given, settings=SMALL, draw_only=True, collect=True)
+    assert drawn.tables["naive"].lines[1] == line
+    assert len(load_rows(results / "paper.json")) == len(both.rows)
+    assert len(ran) == 4
+
+
+def test_a_teacher_that_cannot_be_trained_stops_no_other_run(tmp_path: Path, ran: list[str], told: Any) -> None:
+    """Those whose teacher is there are run all the same."""
+    few = [*SMALL, "pretrain.epochs=6", f"data.folder={tmp_path / 'empty'}"]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("pwoa.paper.sweep_points", lambda points, *rest: Swept([], {}, {points[0].name: "no data"}))
+        found = pwoa.reproduce(
+            ["ablation-mnist", "apd"], tmp_path, train_teachers=True, settings=few, results=tmp_path, progress=told
+        )
+    teacher, run = found.failed
+    assert (teacher, run.startswith("lenet-mnist-pgd-at-pwoa-CE-rate4")) == ("resnet18-cifar10-trades", True)
 
 
 def test_everything_that_is_listed_as_measured_is_shown() -> None:
@@ -179,7 +210,7 @@ def test_everything_that_is_listed_as_measured_is_shown() -> None:
     rows = load_rows(RESULTS / "paper.json")
     assert {state.plan.name: state.done for state in states if state.done} == {"pretrained": 1}
     for state in states:
-        lines = table_of(state.plan, of_presets_now(rows, lambda name: name)).lines
+        lines = table_of(state.plan, of_presets_now(rows)).lines
         shown = [line for line in lines if "-seed" in line[-1] and "(" not in line[-1]]  # with the plan's own settings
         dense = sum(cell.measures for cell in state.plan.cells)
         assert len(shown) == state.done - (1 if dense else 0), state.plan.name
@@ -270,7 +301,13 @@ def test_new_rows_take_the_place_of_old_ones() -> None:
     ]
 
 
-@pytest.mark.parametrize("text", ["{", "[3]", '[{"table": "mix"}]', '{"table": "mix"}'])
+WHOLE: dict[str, Any] = {"table": "mix", "teacher": None, "method": "pwoa", "run": "a", "epochs": "1", "n": 1}
+WHOLE |= {"device": "cpu"}
+
+
+@pytest.mark.parametrize(
+    "text", ["{", "[3]", '[{"table": "mix"}]', '{"table": "mix"}', json.dumps([WHOLE | {"epochs": None}])]
+)
 def test_rows_that_are_none_are_one_line(tmp_path: Path, text: str) -> None:
     (tmp_path / "paper.json").write_text(text)
     outcome = CliRunner().invoke(app, ["reproduce", "--from", str(tmp_path), "--out", str(tmp_path / "out")])

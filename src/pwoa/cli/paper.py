@@ -56,6 +56,8 @@ def reproduce(
     from pwoa import paper as library
     from pwoa.progress import ConsoleProgress
 
+    if not names and (train_teachers or minutes is not None):
+        raise InputError("name the tables or figures to run; `pwoa reproduce` without any lists them")
     if not names and drawn_from is None and not collect:
         _list(library, scale, out, results, teachers, settings or ())
         return
@@ -82,7 +84,7 @@ def reproduce(
         say(f"\n{found.tables[name].markdown()}")
     say(f"{counted(len(found.files), 'file')} of tables and figures: {out}")
     if found.failed:
-        failed = f"{counted(len(found.failed), 'run')} failed; see the .log files in {out / 'runs'}"
+        failed = f"{counted(len(found.failed), 'run')} failed; see the .log files in {out}"
         print(f"error: {one_line(failed)}", file=sys.stderr)
         raise typer.Exit(1)
 

@@ -19,7 +19,6 @@ from pwoa.paper.rows import (
     ROWS,
     Row,
     is_finished,
-    is_whole,
     load_rows,
     measured_teacher,
     merged,
@@ -63,7 +62,7 @@ class Reproduced:
 
 @dataclass(frozen=True)
 class Work:
-    """What `reproduce` and the list of it share: the plans at a scale, the folders, and the rows there are."""
+    """What `reproduce` and the list of it share: the plans at a scale, the folders, and the rows of earlier results."""
 
     plans: list[Plan]
     scale: str
@@ -97,14 +96,14 @@ class Work:
 
     def done(self, plan: Plan, cell: Cell) -> bool:
         """Tell whether a cell is measured, in the folder of the runs or in earlier results."""
-        known = [row for row in self.earlier if row.get("run") == cell.run and row.get("scale") == self.scale]
-        known = [row for row in of_these_teachers(known, self.teachers.fingerprint) if plan.shows(row)]
-        if cell.measures:  # whose run is called the same, however it was measured
-            known = [row for row in known if is_whole(row, cell)]
-        needs = plan.show == "plane" and not any(row.get("run") == cell.run for row in self.plane)
-        if known and not needs:
+        wanted = (self.earlier, self.plane) if plan.show == "plane" else (self.earlier,)
+        if all(any(row["run"] == cell.run for row in self.of_these_teachers(rows)) for rows in wanted):
             return True
         return self.measured(cell) if cell.measures else self.finished(cell)
+
+    def of_these_teachers(self, rows: list[Row]) -> list[Row]:
+        """Leave out rows of other teachers of the same name."""
+        return of_these_teachers(rows, self.teachers.fingerprint)
 
     def measured(self, cell: Cell) -> bool:
         """Tell whether the teacher of a cell is measured in the folder of the runs; another of its name is an error."""
@@ -190,23 +189,29 @@ def reproduce(
     if not draw_only:
         places = Places(on, jobs, address, retries, time_after(minutes))
         failed, left = _run(work, places, train_teachers, settings, progress)
-    rows, plane = work.rows(), work.points()
-    if rows:
-        save_rows(work.out / ROWS, merged(load_rows(work.out / ROWS), rows))
-    if plane:
-        save_rows(work.out / PLANE, merged(load_rows(work.out / PLANE), plane))
+    rows, plane = (_kept(work.out / name, new) for name, new in ((ROWS, work.rows()), (PLANE, work.points())))
+    everything, points = merged(work.earlier, rows), merged(work.plane, plane)
     if collect:
-        save_rows(Path(results) / ROWS, merged(work.earlier, rows))
-        save_rows(Path(results) / PLANE, merged(work.plane, plane))
-    everything = merged(work.earlier, rows)
-    everything += other_rows(Path(results), work.plans) if scale != "quick" else []
-    shown = of_these_teachers(of_presets_now(everything, work.teachers.where), work.teachers.fingerprint)
-    if others := len(everything) - len(shown):
-        progress.say(f"note: {counted(others, 'row')} of other teachers of the same name left out")
+        save_rows(Path(results) / ROWS, everything)
+        save_rows(Path(results) / PLANE, points)
+    others = other_rows(Path(results), work.plans) if scale != "quick" else []
+    shown = work.of_these_teachers([*of_presets_now(everything), *others])
+    if out_of_place := len(everything) + len(others) - len(shown):
+        progress.say(f"note: {counted(out_of_place, 'row')} of other teachers of the same name left out")
+    scales = {row["scale"] for row in everything}
+    if draw_only and scales and scale not in scales:
+        progress.say(f"note: no row is of the scale {scale}; there are rows of --scale {' and '.join(sorted(scales))}")
     tables = {plan.name: table_of(plan, shown) for plan in work.plans}
-    points = of_these_teachers(merged(work.plane, plane), work.teachers.fingerprint)
-    files = _show(work, tables, shown, points, progress)
-    return Reproduced(everything, tables, files, failed, left)
+    files = _show(work, tables, shown, work.of_these_teachers(points), progress)
+    return Reproduced([*everything, *others], tables, files, failed, left)
+
+
+def _kept(file: Path, new: list[Row]) -> list[Row]:
+    """Add rows to those of a file; return all that it then has."""
+    rows = merged(load_rows(file), new)
+    if new:
+        save_rows(file, rows)
+    return rows
 
 
 def list_plans(
@@ -245,11 +250,13 @@ def _run(
     for note in work.teachers.notes(wanted):
         progress.say(f"note: {note}")
     missing = work.teachers.missing(wanted)
+    failed: dict[str, str] = {}
     if missing and train:
         progress.say(f"training {counted(len(missing), 'teacher')}: {', '.join(missing)}")
         trained = sweep_points(training_points(missing, settings), work.teachers.trained, places, progress)
-        if trained.failed or trained.left:
-            return trained.failed, trained.left
+        failed |= trained.failed
+        if trained.left:
+            return failed, trained.left
         missing = work.teachers.missing(wanted)
     lost = [cell.run for _, cell in left if set(cell.needs) & set(missing)]
     if missing:
@@ -258,15 +265,14 @@ def _run(
             "name, or --train-teachers"
         )
     ready = [cell for _, cell in left if cell.run not in lost]
-    if not ready:
-        return {}, ()
-    dense = [cell.recipe for cell in ready if cell.measures]
-    failed, late = measure_teachers(dense, work.runs, places, progress) if dense else ({}, ())
-    points = [cell.point for cell in ready if not cell.measures]
-    if not points:
-        return failed, late
-    swept = sweep_points(points, work.runs, places, progress)
-    return failed | swept.failed, (*late, *swept.left)
+    late: tuple[str, ...] = ()
+    if dense := [cell.recipe for cell in ready if cell.measures]:
+        unmeasured, late = measure_teachers(dense, work.runs, places, progress)
+        failed |= unmeasured
+    if points := [cell.point for cell in ready if not cell.measures]:
+        swept = sweep_points(points, work.runs, places, progress)
+        failed, late = failed | swept.failed, (*late, *swept.left)
+    return failed, late
 
 
 def _show(work: Work, tables: dict[str, Table], rows: list[Row], plane: list[Row], progress: Progress) -> list[Path]:

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from pwoa.attacks.registry import find_attack, parse_attacks
-from pwoa.methods import find_method
+from pwoa.methods import PruningMethod, find_method
 from pwoa.paper.plan import Cell, packaged
 from pwoa.recipe import Recipe
 
@@ -44,11 +44,11 @@ class Rates:
         return self._corrected(recipe.teacher.architecture, recipe)
 
     def _corrected(self, architecture: str, recipe: Recipe, measures: bool = False) -> float:
-        factor = self._factors.get(architecture.partition("@")[0], statistics.median(self._factors.values() or [1.0]))
+        factor = self._factors.get(architecture, statistics.median(self._factors.values() or [1.0]))
         return factor * self._guess(architecture, recipe, measures)
 
     def _guess(self, architecture: str, recipe: Recipe, measures: bool = False) -> float:
-        rate = self._rates.get(architecture.partition("@")[0], self._rates["resnet18"])
+        rate = self._rates.get(architecture, self._rates["resnet18"])
         train, test = IMAGES.get(recipe.data.name, IMAGES["mnist-mini"])
         method = find_method(recipe.method)
         robust = measures or recipe.training.mix > 0 or recipe.objective.distillation > 0 or not method.prunes
@@ -56,7 +56,7 @@ class Rates:
         if measures:
             return float(seconds)
         epochs = sum(method.stage_epochs(recipe))
-        mix = recipe.training.mix if method.prunes else 1.0
+        mix = recipe.training.mix if issubclass(method, PruningMethod) else float(method.attacks)
         size = recipe.pretrain.lite if not method.prunes else 1.0
         training = epochs * train * (rate["epoch"] / 50_000 + mix * (recipe.pretrain.steps + 1) * rate["attack"] / 1e6)
         return float(seconds + training / size**0.5)

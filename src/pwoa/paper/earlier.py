@@ -1,35 +1,22 @@
 """Rows of earlier results: what other files hold that fits a cell, and which rows are of other teachers or presets."""
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict
 from pathlib import Path
 
-from pwoa.paper.plan import (
-    ATTACKS,
-    ORDER,
-    SCALES,
-    TEACHER,
-    Key,
-    Plan,
-    Where,
-    find_teacher,
-    known_teachers,
-    load_plan,
-)
+from pwoa.paper.plan import ATTACKS, ORDER, SCALES, Key, Plan, find_teacher, known_teachers, setup_of, setups
 from pwoa.paper.rows import EARLIER, Row, fits, load_rows, settings_of
+from pwoa.sweep.rows import TEACHER
 
 
-def of_presets_now(rows: Iterable[Row], where: Where) -> list[Row]:
+def of_presets_now(rows: Iterable[Row]) -> list[Row]:
     """Mark the rows of runs that no plan asks for any more, as presets were other ones when they were measured."""
-    asked: dict[tuple[str, str, int], set[str]] = {}
     marked = []
     for row in rows:
-        which = str(row.get("table")), str(row.get("scale")), row.get("seed", 0)
-        if row["method"] != TEACHER and not settings_of(row) and which[0] in ORDER and which[1] in SCALES:
-            if which not in asked:
-                cells = load_plan(which[0], which[1], where).cells
-                asked[which] = {cell.run_of(which[2]) for cell in cells}
-            row = row if row["run"] in asked[which] else {**row, "settings": EARLIER}
-        marked.append(row)
+        known = row["table"] in ORDER and row.get("scale") in SCALES
+        usual = known and row["method"] != TEACHER and not settings_of(row)
+        now = not usual or setup_of(row["run"]) in setups(row["table"], row["scale"])
+        marked.append(row if now else {**row, "settings": EARLIER})
     return marked
 
 
@@ -44,12 +31,21 @@ def other_rows(folder: Path, plans: Sequence[Plan]) -> list[Row]:
 def of_these_teachers(rows: Iterable[Row], at_hand: Callable[[str], str | None]) -> list[Row]:
     """Leave out rows of other teachers of the same name, whose numbers are not comparable.
 
-    What counts is the teacher that is at hand, by its fingerprint, or else the last one that the rows have.
+    What counts is the teacher that is at hand, by its fingerprint, or else the last one that the rows have. Rows
+    without a fingerprint are of nobody knows which; beside a teacher that is at hand they count only if it is embedded.
     """
     everything = list(rows)
     last = {row["teacher"]: row["fingerprint"] for row in everything if row.get("fingerprint")}
-    own = {name: at_hand(name) or fingerprint for name, fingerprint in last.items()}
-    return [row for row in everything if row.get("fingerprint") in (None, own.get(row["teacher"]))]
+
+    def counts(row: Row) -> bool:
+        name, own = row["teacher"], row.get("fingerprint")
+        if name is None:
+            return True
+        if own is None:
+            return (name in known_teachers() and bool(find_teacher(name).checkpoint)) or at_hand(name) is None
+        return bool(own == (at_hand(name) or last[name]))
+
+    return [row for row in everything if counts(row)]
 
 
 def _mnist_rate4(folder: Path) -> list[Row]:
@@ -85,7 +81,7 @@ def _competition(folder: Path) -> list[Row]:
 def _of_mnist(row: Row, objective: str | None, rate: float, epochs: str, n: int) -> Row:
     key = Key("mnist", "lenet", "lenet-mnist-pgd-at", "pwoa" if objective else TEACHER, objective, rate, 0.0)
     return {
-        **_line(key),
+        **asdict(key),
         **{attack: row.get(attack) for attack in ATTACKS},
         "seed": row["seed"],
         "epochs": epochs,
@@ -105,7 +101,7 @@ def _teachers(folder: Path) -> list[Row]:
             teacher = find_teacher(name)
             rows.append(
                 {
-                    **_line(Key(teacher.data, teacher.architecture, name, TEACHER, None, 1.0, 0.0)),
+                    **asdict(Key(teacher.data, teacher.architecture, name, TEACHER, None, 1.0, 0.0)),
                     **{attack: row.get(attack) for attack in ATTACKS},
                     "seed": row.get("seed", 0),
                     "epochs": "0",
@@ -117,8 +113,3 @@ def _teachers(folder: Path) -> list[Row]:
                 }
             )
     return rows
-
-
-def _line(key: Key) -> Row:
-    own = ("dataset", "architecture", "teacher", "method", "objective", "rate", "mix")
-    return {name: getattr(key, name) for name in own}

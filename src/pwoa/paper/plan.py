@@ -2,7 +2,8 @@
 
 A plan is a TOML file. Its tables [[grid]] are those of a sweep, with two keys more: `teacher` names the teacher that is
 pruned, `lite` the one beside which a network of as many parameters is trained from scratch. Each point of a grid is a
-cell: a run, known by the settings that it has, so that cells of several tables that ask for the same share one run.
+cell. Its runs, one for each seed, are named by the settings that they have, their setup. So cells of several tables
+that ask for the same share them, and no rows but those of one setup are ever averaged.
 """
 
 import dataclasses
@@ -22,9 +23,10 @@ from pwoa.methods.pace import pace_notes
 from pwoa.models.checkpoints.folder import WEIGHTS
 from pwoa.recipe import Recipe, flat, load_recipe
 from pwoa.recipe.sections import INCIDENTAL
-from pwoa.recipe.settings import toml_value
+from pwoa.recipe.settings import parse_setting, toml_value
 from pwoa.storage.reading import parse_json, parse_toml
-from pwoa.sweep.grid import MEASURED_BY, Point, expand_tree
+from pwoa.sweep.grid import MEASURED_BY, Point, check_known, expand_tree
+from pwoa.sweep.rows import TEACHER
 
 _FILES = resources.files("pwoa.paper")
 ORDER = (
@@ -51,9 +53,6 @@ CURVES = "security"
 SCALES = ("quick", "short", "paper")
 ATTACKS = ("natural", "fgsm", "pgd10", "pgd20", "cw", "autoattack")
 """What the paper's tables measure."""
-TEACHER = "teacher"
-"""The method of the row of a dense teacher."""
-
 Where = Callable[[str], str]
 """The name of a teacher → its checkpoint; what is not there yet is named, too."""
 
@@ -89,20 +88,19 @@ class Key:
 
 @dataclass(frozen=True)
 class Cell:
-    """A line of a table, or a point of a figure: what the paper calls it, what it is at this scale, and its run.
+    """A line of a table, or a point of a figure: what the paper calls it, what it is at this scale, and its runs.
 
-    run: the name of its folder, the same for all cells with these settings; of a dense teacher, the teacher's name.
-    needs: the teachers that must be there. settings: those that were changed by hand, the seed aside; measuring: those
-    of them by which its teacher is measured. notes: what is trained otherwise than asked.
+    setup: what its runs are called but for the seed, or the measurement of its teacher; the same for all cells with
+    these settings. needs: the teachers that must be there. changed: the settings that were changed by hand, as
+    (key, value), the seed aside. notes: what is trained otherwise than asked.
     """
 
     paper: Key
     key: Key
-    run: str
+    setup: str
     recipe: Recipe
     needs: tuple[str, ...] = ()
-    settings: str = ""
-    measuring: str = ""
+    changed: tuple[tuple[str, str], ...] = ()
     notes: tuple[str, ...] = ()
 
     @property
@@ -111,14 +109,21 @@ class Cell:
         return self.key.method == TEACHER
 
     @property
+    def run(self) -> str:
+        """The run behind it, by the name of its folder."""
+        return self.setup if self.measures else f"{self.setup}-seed{self.recipe.training.seed}"
+
+    @property
+    def settings(self) -> str:
+        """The settings that were changed by hand."""
+        return ", ".join(f"{key}={value}" for key, value in self.changed)
+
+    @property
     def dense(self) -> "Cell":
         """The line of its teacher, measured by the same settings."""
-        key, own = self.key.dense, self.measuring
-        return Cell(self.paper.dense, key, str(key.teacher), self.recipe, settings=own, measuring=own)
-
-    def run_of(self, seed: int) -> str:
-        """Return the name that its run has with another seed."""
-        return self.run if self.measures else run_name(self.key.teacher, self.recipe, seed)
+        own = tuple((key, value) for key, value in self.changed if _measures(key))
+        setup = measurement_name(str(self.key.teacher), self.recipe)
+        return Cell(self.paper.dense, self.key.dense, setup, self.recipe, (), own)
 
     @property
     def comparable(self) -> bool:
@@ -175,18 +180,26 @@ def choose(names: Sequence[str]) -> list[str]:
 def load_plan(name: str, scale: str, where: Where, settings: Sequence[str] = ()) -> Plan:
     """Return a plan with its cells at a scale, with the teachers at their places.
 
-    settings: as `section.key=value`, for all runs.
+    settings: as `section.key=value`, each for all runs of methods that use it.
     """
+    given = dict(map(parse_setting, settings))
+    check_known(given, "--set")
     tree = packaged(f"plans/{name}.toml")
-    cells = [_dense(name, teacher, scale, where, settings) for teacher in tree.get("teachers", [])]
+    cells = [_dense(name, teacher, scale, where, given) for teacher in tree.get("teachers", [])]
     for grid in tree.get("grid", []):
-        cells += _cells(name, grid, scale, where, settings)
+        cells += _cells(name, grid, scale, where, given)
     kept = _kept(cells, scale)
     attacks = tuple(tree.get("attacks", ATTACKS))
     return Plan(name, tree["title"], tree["show"], tree["label"], tuple(kept), tree.get("x", ""), attacks)
 
 
-def _cells(plan: str, grid: Mapping[str, Any], scale: str, where: Where, settings: Sequence[str]) -> list[Cell]:
+@cache
+def setups(plan: str, scale: str) -> frozenset[str]:
+    """Return the setups of the runs that a plan has at a scale, as the presets are now."""
+    return frozenset(cell.setup for cell in load_plan(plan, scale, str).cells)
+
+
+def _cells(plan: str, grid: Mapping[str, Any], scale: str, where: Where, given: Mapping[str, Any]) -> list[Cell]:
     """Return the cells of a grid."""
     rest = {key: value for key, value in grid.items() if key not in ("teacher", "lite")}
     teacher = find_teacher(grid.get("teacher") or grid["lite"])
@@ -200,58 +213,78 @@ def _cells(plan: str, grid: Mapping[str, Any], scale: str, where: Where, setting
         path = Path(where(rest["apd.teacher"]))
         rest["apd.teacher"] = str(path if path.suffix else path / WEIGHTS)  # a folder may be trained first
     points = expand_tree({"recipe": teacher.data, "set": fixed, "grid": [rest]}, f"the plan {plan}")
-    cells = [_cell(plan, name, point.recipe, scale, settings) for point in points]
+    cells = [_cell(plan, name, point.recipe, scale, given) for point in points]
     embedded = "rehearsal" in scales()[scale]
     return [dataclasses.replace(cell, needs=() if embedded else tuple(needs)) for cell in cells]
 
 
-def _cell(plan: str, teacher: str | None, recipe: Recipe, scale: str, settings: Sequence[str]) -> Cell:
+def _cell(plan: str, teacher: str | None, recipe: Recipe, scale: str, given: Mapping[str, Any]) -> Cell:
     plain = scaled(recipe, scale, plan)
-    asked = plain.with_settings(settings)
-    changed = find_method(asked.method).complete(asked)
-    here = rehearsed(teacher, scale)
-    keys, notes = (key_of(recipe, teacher), key_of(changed, here)), tuple(pace_notes(asked, changed))
-    run, by_hand = run_name(here, changed, changed.training.seed), _changed_by_hand(plain, asked)
-    return Cell(*keys, run, changed, (), _text(by_hand), _text(by_hand, MEASURED_BY), notes)
+    method = find_method(plain.method)
+    asked = plain.with_settings({key: value for key, value in given.items() if method.uses_setting(key)})
+    trained, here = find_method(asked.method).complete(asked), rehearsed(teacher, scale)
+    key, meant = key_of(trained, here), key_of(plain, here)
+    for field in ("method", "objective", "rate", "mix"):
+        own, other = getattr(meant, field), getattr(key, field)
+        if own != other:
+            raise InputError(f"--set: the lines of {plan} are told apart by the {field}; {own} would become {other}")
+    notes = tuple(pace_notes(asked, trained))
+    return Cell(key_of(recipe, teacher), key, setup_name(here, trained), trained, (), _by_hand(plain, asked), notes)
 
 
-def run_name(teacher: str | None, recipe: Recipe, seed: int) -> str:
-    """Name the run of a recipe with this seed by what it is, and by a hash of what it has that is not the default.
+def setup_name(teacher: str | None, recipe: Recipe) -> str:
+    """Name the runs of a recipe by what they are, and by a hash of all but the seed that is not the default.
 
     So new settings change no name.
     """
-    recipe = recipe.with_settings({"training.seed": seed})
     usual = flat(find_method(recipe.method).complete(Recipe(method=recipe.method)))
-    unusual = {key: str(value) for key, value in flat(recipe).items() if value != usual.get(key)}
-    known = {key: text for key, text in unusual.items() if key not in (*INCIDENTAL, "apd.teacher")}
-    code = zlib.crc32(json.dumps([teacher, known], sort_keys=True).encode())
-    return f"{teacher or recipe.teacher.architecture}-{_short(recipe)}-{code:08x}"
+    passed = (*INCIDENTAL, "training.seed", "apd.teacher")
+    known = {key: value for key, value in flat(recipe).items() if key not in passed and value != usual.get(key)}
+    return f"{teacher or recipe.teacher.architecture}-{_short(recipe)}-{_hash(teacher, known)}"
 
 
-def _changed_by_hand(plain: Recipe, changed: Recipe) -> dict[str, Any]:
+def measurement_name(teacher: str, recipe: Recipe) -> str:
+    """Name the measurement of a teacher, likewise."""
+    usual, own = flat(Recipe()), flat(dataclasses.replace(recipe, evaluation=recipe.seeded_evaluation()))
+    known = {key: value for key, value in own.items() if _measures(key) and value != usual.get(key)}
+    return f"{teacher}-{_hash(teacher, known)}"
+
+
+def setup_of(run: str) -> str:
+    """Return the setup of a run: what it is called but for the seed."""
+    return re.sub(r"-seed\d+$", "", run)
+
+
+_OF_TRAINING = ("data.images", "data.validation", "data.augment", "teacher.minimum")
+_UNMEASURED = (*INCIDENTAL, *_OF_TRAINING, "teacher.architecture", "evaluation.checks")
+
+
+def _measures(key: str) -> bool:
+    """Tell whether a setting says how accurate a teacher is found."""
+    return key.partition(".")[0] in MEASURED_BY and key not in _UNMEASURED
+
+
+def _hash(teacher: str | None, settings: Mapping[str, Any]) -> str:
+    known = {key: str(value) for key, value in settings.items()}
+    return f"{zlib.crc32(json.dumps([teacher, known], sort_keys=True).encode()):08x}"
+
+
+def _by_hand(plain: Recipe, changed: Recipe) -> tuple[tuple[str, str], ...]:
     """Return the settings in which a run is another than its plan's; another seed is none."""
     before, now = flat(plain), flat(changed)
     keys = [key for key in now if now[key] != before.get(key) and key not in (*INCIDENTAL, "training.seed")]
-    return {key: now[key] for key in keys}
+    return tuple((key, toml_value(now[key])) for key in keys)
 
 
-def _text(settings: Mapping[str, Any], sections: Sequence[str] | None = None) -> str:
-    """Write settings, those of some sections or all."""
-    own = {key: value for key, value in settings.items() if sections is None or key.partition(".")[0] in sections}
-    return ", ".join(f"{key}={toml_value(value)}" for key, value in own.items())
-
-
-def _dense(plan: str, name: str, scale: str, where: Where, settings: Sequence[str]) -> Cell:
+def _dense(plan: str, name: str, scale: str, where: Where, given: Mapping[str, Any]) -> Cell:
     teacher = find_teacher(name)
     own = {"teacher.architecture": teacher.architecture, "teacher.checkpoint": where(name)}
-    recipe = load_recipe(teacher.data).with_settings(own)
+    plain = scaled(load_recipe(teacher.data).with_settings(own), scale, plan)
+    asked = plain.with_settings({key: value for key, value in given.items() if _measures(key) or key in INCIDENTAL})
     here = find_teacher(rehearsed(name, scale) or name)
-    dense = Key(teacher.data, teacher.architecture, name, TEACHER, None, 1.0, 0.0)
-    plain = scaled(recipe, scale, plan)
-    changed = plain.with_settings(settings)
-    key = dataclasses.replace(dense, dataset=changed.data.name, architecture=here.architecture, teacher=here.name)
-    by_hand = _text(_changed_by_hand(plain, changed), MEASURED_BY)
-    return Cell(dense, key, here.name, changed, (here.name,), by_hand, by_hand)
+    key = Key(asked.data.name, here.architecture, here.name, TEACHER, None, 1.0, 0.0)
+    paper = Key(teacher.data, teacher.architecture, name, TEACHER, None, 1.0, 0.0)
+    return Cell(paper, key, measurement_name(here.name, asked), asked, (here.name,), _by_hand(plain, asked))
 
 
 def scaled(recipe: Recipe, scale: str, plan: str) -> Recipe:
@@ -325,7 +358,7 @@ def _short(recipe: Recipe) -> str:
     """Name a run by what it is."""
     objective = f"-{objective_of(recipe)}" if recipe.method == "pwoa" else ""
     mix = f"-mix{recipe.training.mix:g}" if find_method(recipe.method).prunes else "-lite"
-    text = f"{recipe.method}{objective}-rate{recipe.sparsity.rate:g}{mix}-seed{recipe.training.seed}"
+    text = f"{recipe.method}{objective}-rate{recipe.sparsity.rate:g}{mix}"
     return re.sub(r"[^\w.+-]+", "", text)
 
 

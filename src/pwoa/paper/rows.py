@@ -2,20 +2,13 @@
 
 import statistics
 from collections.abc import Iterable, Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from pwoa.attacks.registry import parse_attacks
 from pwoa.errors import InputError
 from pwoa.evaluation.folder import ASKED, OF_MODEL, FinishedEvaluation
-from pwoa.paper.cost import IMAGES
-from pwoa.paper.plan import (
-    ATTACKS,
-    TEACHER,
-    Cell,
-    Key,
-    published_row,
-)
+from pwoa.paper.plan import ATTACKS, Cell, Key, published_row
 from pwoa.recipe import recorded_recipe, records_recipe
 from pwoa.runs.folder import TEACHER as OF_TEACHER
 from pwoa.runs.folder import Run
@@ -46,15 +39,6 @@ def is_finished(folder: Path, cell: Cell) -> bool:
     if changed := recorded_recipe(place).differences(cell.recipe):
         raise InputError(f"{place} holds another run ({', '.join(changed)}); choose another --out")
     return True
-
-
-def is_whole(row: Row, cell: Cell) -> bool:
-    """Tell whether the row of a teacher is by the settings of its cell, with all attacks and on all images."""
-    evaluation = cell.recipe.evaluation
-    attacks = [name for name in parse_attacks(evaluation.attacks) if name in (*ATTACKS, NEAREST)]
-    test = IMAGES.get(cell.key.dataset, (0, row["n"]))[1]
-    whole = row["n"] == min(evaluation.images or test, test) and all(row.get(name) is not None for name in attacks)
-    return whole and settings_of(row) == cell.settings
 
 
 def settings_of(row: Row) -> str:
@@ -138,19 +122,7 @@ def teacher_of(run: Path) -> str:
 
 
 def _head(plan: str, cell: Cell, seed: int, epochs: str) -> Row:
-    key = cell.key
-    return {
-        "table": plan,
-        "dataset": key.dataset,
-        "architecture": key.architecture,
-        "teacher": key.teacher,
-        "method": key.method,
-        "objective": key.objective,
-        "rate": key.rate,
-        "mix": key.mix,
-        "seed": seed,
-        "epochs": epochs,
-    }
+    return {"table": plan, **asdict(cell.key), "seed": seed, "epochs": epochs}
 
 
 def _measured(found: Mapping[str, float], images: int, fewer: Mapping[str, int]) -> Row:
@@ -198,14 +170,16 @@ def plane_rows(plan: str, cell: Cell, folder: Path) -> list[Row]:
 
 
 _OF_ROWS = {
-    ROWS: ("table", "run", "epochs", "n", "device"),
-    PLANE: ("table", "run", "stage", "hsic_x", "hsic_y"),
+    ROWS: ("table", "teacher", "method", "run", "epochs", "n", "device"),
+    PLANE: ("table", "teacher", "run", "stage", "hsic_x", "hsic_y"),
     "mnist-rate4.json": ("model", "rate", "seed", "device"),
     "ablations.json": ("label", "rate", "epochs", "n", "seed", "device"),
     "competition.json": ("dataset", "method", "mix", "rate", "epochs", "n", "seed", "device"),
     "teachers.json": ("name", "device"),
 }
 """What the rows of each file must have."""
+_TEXTS = ("table", "run", "epochs", "settings", "device")
+"""What is text in every row that has it."""
 
 
 def load_rows(path: Path) -> list[Row]:
@@ -215,30 +189,24 @@ def load_rows(path: Path) -> list[Row]:
     rows = read_json(path)
     if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
         raise InputError(f"{path} holds no rows; repair it or choose another folder")
-    for key in _OF_ROWS.get(path.name, ()):
-        if lacking := [number for number, row in enumerate(rows, 1) if key not in row]:
-            raise InputError(f"{path}: row {lacking[0]} has no {key!r}; repair it or choose another folder")
+    for number, row in enumerate(rows, 1):
+        lacking = [f"no {key!r}" for key in _OF_ROWS.get(path.name, ()) if key not in row]
+        if path.name in (ROWS, PLANE):
+            lacking += [f"{key} = {row[key]!r}, not a text" for key in _TEXTS if not isinstance(row.get(key, ""), str)]
+        if lacking:
+            raise InputError(f"{path}: row {number} has {lacking[0]}; repair it or choose another folder")
     return rows
 
 
 def merged(before: Iterable[Row], new: Iterable[Row]) -> list[Row]:
-    """Return rows with new ones added; of a table and run there is one row, the new one.
-
-    A run is called by its settings; a teacher is not, so that there is one row for each settings it was measured by.
-    """
-
-    def which(row: Row) -> tuple[Any, ...]:
-        own = ("table", "run", "teacher", "fingerprint", "scale", "seed", "stage", "epoch")
-        return (*(row.get(key) for key in own), settings_of(row) if row.get("method") == TEACHER else "")
-
+    """Return rows with new ones added; of a table, run and teacher there is one row, the new one."""
+    own = ("table", "run", "fingerprint", "stage", "epoch")
     rows: dict[tuple[Any, ...], Row] = {}
     for row in (*before, *new):
-        rows.pop(which({**row, "fingerprint": None}), None)  # written when rows had none
-        rows[which(row)] = row
+        rows[tuple(row.get(key) for key in own)] = row
     return list(rows.values())
 
 
 def fits(row: Mapping[str, Any], key: Key) -> bool:
     """Tell whether a row is of a line."""
-    own = ("dataset", "architecture", "teacher", "method", "objective", "rate", "mix")
-    return all(row.get(name) == getattr(key, name) for name in own)
+    return all(row.get(name) == value for name, value in asdict(key).items())

@@ -9,10 +9,10 @@ from typing import Any
 from pwoa.attacks.registry import attack_label
 from pwoa.evaluation.scores import wilson
 from pwoa.methods import find_method
-from pwoa.paper.plan import ATTACKS, TEACHER, Cell, Key, Plan, packaged, published_row
-from pwoa.paper.rows import EARLIER, NEAREST, Row, fits, settings_of
+from pwoa.paper.plan import ATTACKS, Cell, Key, Plan, packaged, published_row, setup_of
+from pwoa.paper.rows import NEAREST, Row, fits, settings_of
 from pwoa.recipe import flat, load_recipe
-from pwoa.sweep.rows import epochs_of
+from pwoa.sweep.rows import TEACHER, epochs_of
 
 _ESCAPES = {"&": r"\&", "%": r"\%", "_": r"\_", "#": r"\#", "×": r"$\times$", "−": "$-$", "±": r"$\pm$"}
 _ESCAPES |= {"λ": r"$\lambda$", "τ": r"$\tau$", "†": r"$^\dagger$", "…": r"\ldots{}"}
@@ -86,44 +86,46 @@ class Found:
         return "autoattack" if self.values.get("autoattack") is not None else "strong"
 
 
-_ALIKE = ("epochs", "n", "source", "settings")
-"""What rows have in common of which a line is the mean; they differ in the seed."""
-
-
 def find(rows: Sequence[Row], cell: Cell) -> Found | None:
     """Return the best that the rows have for a line, whichever table they were measured for.
 
-    That is with the settings asked for, then the longest training, then the most attacks and images. Where settings
-    were asked for, rows without any are of something else.
+    That is its own runs; else those of the longest training, then with the settings asked for, then with the most
+    attacks and images. Where settings were asked for, rows with others, or without any, are of something else.
     """
+    own = [row for row in rows if fits(row, cell.key)]
+    own = [row for row in own if settings_of(row) == cell.settings] if cell.settings else own
     groups: dict[tuple[Any, ...], list[Row]] = {}
-    unasked = {"", EARLIER} if cell.settings else set()
-    own = [row for row in rows if fits(row, cell.key) and settings_of(row) not in unasked]
-    for row in {_run_of(row): row for row in own}.values():
-        groups.setdefault(tuple(row.get(key) or "" for key in _ALIKE), []).append(row)
+    for row in {(_alike(row), row.get("seed")): row for row in own}.values():  # several tables may have it
+        groups.setdefault(_alike(row), []).append(row)
     if not groups:
         return None
 
     def worth(which: tuple[Any, ...]) -> tuple[Any, ...]:
-        epochs, images, source, settings = which
-        return settings == cell.settings, _total(epochs), not source, _known(groups[which]), images
+        first = groups[which][0]
+        asked = settings_of(first) == cell.settings
+        measured = _known(groups[which]), first["n"]
+        return which == (cell.setup,), _total(first["epochs"]), asked, "source" not in first, *measured
 
     best = max(groups, key=worth)
-    whole = cell.key == cell.paper and not best[-1]
-    paper = "0" if cell.key.method == TEACHER else _paper_epochs(cell)
     chosen = groups.pop(best)
+    settings, epochs = settings_of(chosen[0]), chosen[0]["epochs"]
+    whole = cell.key == cell.paper and not settings
+    paper = "0" if cell.key.method == TEACHER else _paper_epochs(cell)
     values = _values(chosen)
     if cell.key.method == TEACHER:  # which is the same network wherever it was measured by the same settings
-        for others in (others for which, others in groups.items() if which[-1] == best[-1]):
+        for others in (others for others in groups.values() if settings_of(others[0]) == settings):
             more = {attack: value for attack, value in _values(others).items() if values[attack] is None}
             chosen += others if any(value is not None for value in more.values()) else []
             values |= more
-    return Found(values, tuple(chosen), not whole or best[0] != paper)
+    return Found(values, tuple(chosen), not whole or epochs != paper)
 
 
-def _run_of(row: Row) -> tuple[Any, ...]:
-    """Return what tells the run of a row from others; several tables may have it."""
-    return tuple(row.get(key) or "" for key in ("run", "scale", "seed", *_ALIKE))
+_ALIKE = ("source", "epochs", "n", "settings")
+
+
+def _alike(row: Row) -> tuple[Any, ...]:
+    """Return what rows have in common of which a line is the mean: their setup; those of other files have none."""
+    return (setup_of(row["run"]),) if "run" in row else tuple(row.get(key) for key in _ALIKE)
 
 
 def _values(rows: Sequence[Row]) -> dict[str, float | None]:

@@ -6,11 +6,12 @@ from pathlib import Path
 from typing import Any
 
 from pwoa.errors import InputError
+from pwoa.methods import find_method
 from pwoa.models.checkpoints.folder import WEIGHTS, fingerprint
 from pwoa.models.load import kind_of, load_model
 from pwoa.paper.plan import find_teacher, known_teachers
 from pwoa.paper.rows import SHORT
-from pwoa.recipe import Recipe, load_recipe, numbers
+from pwoa.recipe import Recipe, load_recipe, numbers, parse_setting
 from pwoa.storage.folder import RESULT
 from pwoa.storage.reading import open_file
 from pwoa.sweep.grid import Point
@@ -88,8 +89,13 @@ class Teachers:
 
 
 def training_points(names: Sequence[str], settings: Sequence[str]) -> list[Point]:
-    """Return the trainings of teachers, as points of a sweep."""
-    return [Point(name, name, load_recipe(find_teacher(name).recipe).with_settings(settings)) for name in names]
+    """Return the trainings of teachers, as points of a sweep, with the settings that their methods use."""
+    points = []
+    for name in names:
+        recipe = load_recipe(find_teacher(name).recipe)
+        used = [text for text in settings if find_method(recipe.method).uses_setting(parse_setting(text)[0])]
+        points.append(Point(name, name, recipe.with_settings(used)))
+    return points
 
 
 def _hash(path: Path) -> str:

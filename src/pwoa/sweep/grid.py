@@ -91,7 +91,7 @@ def _expand(
             _check_table(key, table, path)
     if (count := math.prod(len(values) for values in grid.values())) > LARGEST_GRID:
         raise InputError(f"{path}: the grid has {count:,} runs, more than {LARGEST_GRID:,}; leave some values out")
-    _check_known(fixed, grid, path)
+    check_known((key for key in (*fixed, *_keys(grid)) if key != "recipe"), path)
     _check_twice(grid, [*fixed, *(["recipe"] if recipe is not None else [])], path)
     texts = {key: _texts(key, values) for key, values in grid.items()}
     grid = {key: [_unlabelled(value) for value in values] for key, values in grid.items()}
@@ -185,20 +185,25 @@ def _of_use(chosen: Mapping[str, tuple[Any, str]], method: type[Method]) -> dict
     return kept
 
 
-def _check_known(fixed: Iterable[str], grid: Mapping[str, Sequence[Any]], path: str | Path) -> None:
-    """Refuse a key that is neither a setting of recipes nor one of a method's own, also in a table."""
-    settings = flat(Recipe())
+def check_known(keys: Iterable[str], where: str | Path) -> None:
+    """Refuse a key that is neither a setting of recipes nor one of a method's own."""
     own = [f"{name}.{f.name}" for name, method in METHODS.items() for f in fields(method.settings or _Nothing)]
-    known = {*settings, *own, "recipe"}
+    known = {*flat(Recipe()), *own}
     sections = {key.partition(".")[0] for key in known if "." in key}
-    tables = [(axis, value) for axis, values in grid.items() for value in values if isinstance(value, Mapping)]
-    inner = [f"{axis}.{key}" for axis, table in tables for key in table if key != _LABEL]
-    plain = [key for key, values in grid.items() if not all(isinstance(value, Mapping) for value in values)]
-    for key in (*fixed, *plain, *inner):
+    for key in keys:
         if key in sections:
-            raise InputError(f"{path}: {key!r} is a section; give {key}.KEY a value")
+            raise InputError(f"{where}: {key!r} is a section; give {key}.KEY a value")
         if key not in known:
-            raise InputError(f"{path}: unknown key {key!r} ({did_you_mean(key, sorted(known))})")
+            raise InputError(f"{where}: unknown key {key!r} ({did_you_mean(key, sorted(known))})")
+
+
+def _keys(grid: Mapping[str, Sequence[Any]]) -> Iterator[str]:
+    """Return the settings that the axes of a grid change, also those in tables."""
+    for axis, values in grid.items():
+        tables = [value for value in values if isinstance(value, Mapping)]
+        yield from (f"{axis}.{key}" for table in tables for key in table if key != _LABEL)
+        if len(tables) < len(values):
+            yield axis
 
 
 @dataclass(frozen=True)
