@@ -36,6 +36,8 @@ EPOCHS = {"advprune": (2, 3), "apd": (2, 3), "hydra": (2, 2), "harp": (2, 3), "m
 """Of the search and of fine-tuning, so that all take about as long as the preset: 20 to 22 seconds on an H200."""
 _ON_SCORES = ("hydra", "harp")
 """The methods whose search trains scores, at a learning rate of their own."""
+_INTERVAL = 0.25
+"""Of an epoch, after which AdvPrune updates its constraint; its preset's three epochs would be longer than the search."""
 _SHARED = {
     "data.validation": 1024,
     "sparsity.rate": RATE,
@@ -92,6 +94,9 @@ def recipe_of(method: str, options: argparse.Namespace) -> pwoa.Recipe:
     given |= {"search.epochs": search} if search else {}
     if search and method not in _ON_SCORES:
         given["search.learning_rate"] = 3 * preset.search.learning_rate
+    if method == "advprune":  # ρ goes from its start to its limit in the updates there are
+        growth = (preset.search.rho_limit / preset.search.rho) ** (1 / (search / _INTERVAL - 1))
+        given |= {"search.interval": _INTERVAL, "search.rho_growth": growth}
     given |= {"teacher.checkpoint": options.teacher} if options.teacher else {}
     given |= {"data.folder": options.data_folder} if options.data_folder else {}
     return preset.with_settings(given).with_settings(options.settings)

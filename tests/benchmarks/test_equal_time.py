@@ -60,6 +60,14 @@ def test_weights_learn_three_times_as_fast_as_in_the_preset_and_scores_as_fast(m
     assert (recipe.teacher.checkpoint, recipe.training.batch, recipe.training.group) == ("t.pt", 512, 512)
 
 
+def test_the_constraint_of_advprune_is_updated_and_whole_at_the_end() -> None:
+    given = argparse.Namespace(seed=0, images=0, teacher="", data_folder=None, settings=[])
+    search = equal_time.recipe_of("advprune", given).search
+    updates = search.epochs / search.interval - 1
+    assert updates == 7
+    assert search.rho * search.rho_growth**updates == pytest.approx(search.rho_limit)
+
+
 def test_methods_in_the_same_time_stand_above_the_preset_with_the_first_epoch_as_long_as_the_others(
     tmp_path: Path,
 ) -> None:

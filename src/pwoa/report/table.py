@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 
 _RATES = {"overall_rate": "overall", "macs_rate": "MACs"}
+NAME = 16
+"""So many columns a name may take from the numbers beside it; longer words are folded."""
 
 
 @dataclass(frozen=True)
@@ -92,7 +94,8 @@ def text_table(rows: Mapping[str, Mapping[str, str]], title: str = "") -> Table:
     columns = [name for name in next(iter(rows.values())) if any(row[name] for row in rows.values())]
     heads = [(_RATES.get(column) or attack_label(column)).replace(" ", "\n") for column in columns]
     table = _table(title, heads)
-    table.columns[0].min_width = max(len(word) for name in rows for word in name.split())
+    first = table.columns[0]
+    first.min_width, first.overflow = min(NAME, max(len(word) for name in rows for word in name.split())), "fold"
     for name, cells in rows.items():
         table.add_row(name, *(cells[column].replace(" ± ", "\n±") for column in columns))
     return table
