@@ -37,7 +37,7 @@ EPOCHS = {"advprune": (2, 3), "apd": (2, 3), "hydra": (2, 2), "harp": (2, 3), "m
 _ON_SCORES = ("hydra", "harp")
 """The methods whose search trains scores, at a learning rate of their own."""
 _INTERVAL = 0.25
-"""Of an epoch, after which AdvPrune updates its constraint; its preset's three epochs would be longer than the search."""
+"""Of an epoch, after which AdvPrune updates its constraint; its preset has three epochs, and the search here two."""
 _SHARED = {
     "data.validation": 1024,
     "sparsity.rate": RATE,
