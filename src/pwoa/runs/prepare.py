@@ -2,6 +2,7 @@
 
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -98,9 +99,12 @@ def load_rest(recipe: Recipe, data: Data | None, progress: Progress) -> Loaded:
     if recipe.training.tensorboard:
         check_installed()
     curve_threats(recipe.evaluation, recipe.threat)  # radii that cannot be are told before anything is trained
-    if data is None:
-        data = load_data(recipe.data.name, data_folder=recipe.data.folder or None, progress=progress.reach)
     device = choose_device(own_device(recipe.training.device))
+    with ThreadPoolExecutor(1) as pool:  # a GPU takes a second or two to start; meanwhile the data are read
+        started = pool.submit(lambda: torch.empty(1, device=device))
+        if data is None:
+            data = load_data(recipe.data.name, data_folder=recipe.data.folder or None, progress=progress.reach)
+        started.result()
     return Loaded(recipe.for_images(len(data.train)), data.to(device), device)
 
 
