@@ -18,10 +18,11 @@ from pwoa.methods import find_method
 from pwoa.models.architectures.registry import build
 from pwoa.models.checkpoints.folder import fingerprint
 from pwoa.models.load import load_model
+from pwoa.paper.cells import Cell
 from pwoa.paper.cost import Rates, time_text
 from pwoa.paper.earlier import of_presets_now, of_these_teachers
 from pwoa.paper.figures import _plane, place_of
-from pwoa.paper.plan import ATTACKS, ORDER, SCALES, Cell, Plan, choose, load_plan, published, published_row
+from pwoa.paper.plan import ATTACKS, ORDER, SCALES, Plan, choose, load_plan, published, published_row
 from pwoa.paper.rows import EARLIER, merged, settings_of, steady_seconds
 from pwoa.paper.tables import Table, find, parameters, table_of
 from pwoa.paper.teachers import Teachers, training_points

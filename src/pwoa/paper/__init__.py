@@ -10,10 +10,11 @@ from pathlib import Path
 
 from pwoa.devices import choose_device, device_name
 from pwoa.errors import InputError, counted
+from pwoa.paper.cells import Cell
 from pwoa.paper.cost import Rates, time_text
 from pwoa.paper.earlier import of_presets_now, of_these_teachers, other_rows
 from pwoa.paper.figures import draw
-from pwoa.paper.plan import SCALES, Cell, Plan, choose, load_plan
+from pwoa.paper.plan import SCALES, Plan, choose, load_plan
 from pwoa.paper.rows import (
     PLANE,
     ROWS,

@@ -6,7 +6,7 @@ from typing import Any
 
 from pwoa.attacks.registry import find_attack, parse_attacks
 from pwoa.methods import PruningMethod, find_method
-from pwoa.paper.plan import Cell, packaged
+from pwoa.paper.cells import Cell, packaged
 from pwoa.recipe import Recipe
 
 IMAGES = {"mnist": (60000, 10000), "cifar10": (50000, 10000), "cifar100": (50000, 10000), "mnist-mini": (10000, 2000)}

@@ -4,7 +4,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from pwoa.paper.plan import ATTACKS, ORDER, SCALES, Key, Plan, find_teacher, known_teachers, setup_of, setups
+from pwoa.paper.cells import Key, find_teacher, known_teachers, setup_of
+from pwoa.paper.plan import ATTACKS, ORDER, SCALES, Plan, setups
 from pwoa.paper.rows import EARLIER, Row, fits, load_rows, settings_of
 from pwoa.sweep.rows import TEACHER
 

@@ -4,7 +4,8 @@ import statistics
 from collections.abc import Sequence
 from pathlib import Path
 
-from pwoa.paper.plan import Cell, Plan, published_row
+from pwoa.paper.cells import Cell
+from pwoa.paper.plan import Plan, published_row
 from pwoa.paper.rows import Row
 from pwoa.paper.tables import Found, find
 from pwoa.report.plots import Line, line_panels

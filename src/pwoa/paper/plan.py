@@ -2,18 +2,13 @@
 
 A plan is a TOML file. Its tables [[grid]] are those of a sweep, with two keys more: `teacher` names the teacher that is
 pruned, `lite` the one beside which a network of as many parameters is trained from scratch. Each point of a grid is a
-cell. Its runs, one for each seed, are named by the settings that they have, their setup. So cells of several tables
-that ask for the same share them, and no rows but those of one setup are ever averaged.
+cell.
 """
 
 import dataclasses
-import json
-import re
-import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -21,14 +16,25 @@ from pwoa.errors import InputError, did_you_mean
 from pwoa.methods import find_method
 from pwoa.methods.pace import pace_notes
 from pwoa.models.checkpoints.folder import WEIGHTS
+from pwoa.paper.cells import (
+    FILES,
+    Cell,
+    Key,
+    find_teacher,
+    is_measuring,
+    key_of,
+    known_teachers,
+    measurement_name,
+    packaged,
+    setup_name,
+)
 from pwoa.recipe import Recipe, flat, load_recipe
 from pwoa.recipe.sections import INCIDENTAL
 from pwoa.recipe.settings import parse_setting, toml_value
-from pwoa.storage.reading import parse_json, parse_toml
-from pwoa.sweep.grid import MEASURED_BY, Point, check_known, expand_tree
+from pwoa.storage.reading import parse_json
+from pwoa.sweep.grid import check_known, expand_tree
 from pwoa.sweep.rows import TEACHER
 
-_FILES = resources.files("pwoa.paper")
 ORDER = (
     "pretrained",
     "ablation-mnist",
@@ -58,85 +64,6 @@ Where = Callable[[str], str]
 
 
 @dataclass(frozen=True)
-class Teacher:
-    """A teacher of the paper: its data, its architecture, the preset that trains one, and the embedded checkpoint."""
-
-    name: str
-    data: str
-    architecture: str
-    recipe: str
-    checkpoint: str = ""
-
-
-@dataclass(frozen=True)
-class Key:
-    """What tells one line of a table from another."""
-
-    dataset: str
-    architecture: str
-    teacher: str | None
-    method: str
-    objective: str | None
-    rate: float
-    mix: float
-
-    @property
-    def dense(self) -> "Key":
-        """The line of its teacher."""
-        return Key(self.dataset, self.architecture, self.teacher, TEACHER, None, 1.0, 0.0)
-
-
-@dataclass(frozen=True)
-class Cell:
-    """A line of a table, or a point of a figure: what the paper calls it, what it is at this scale, and its runs.
-
-    setup: what its runs are called but for the seed, or the measurement of its teacher; the same for all cells with
-    these settings. needs: the teachers that must be there. changed: the settings that were changed by hand, as
-    (key, value), the seed aside. notes: what is trained otherwise than asked.
-    """
-
-    paper: Key
-    key: Key
-    setup: str
-    recipe: Recipe
-    needs: tuple[str, ...] = ()
-    changed: tuple[tuple[str, str], ...] = ()
-    notes: tuple[str, ...] = ()
-
-    @property
-    def measures(self) -> bool:
-        """Whether it is a teacher, which is only measured."""
-        return self.key.method == TEACHER
-
-    @property
-    def run(self) -> str:
-        """The run behind it, by the name of its folder."""
-        return self.setup if self.measures else f"{self.setup}-seed{self.recipe.training.seed}"
-
-    @property
-    def settings(self) -> str:
-        """The settings that were changed by hand."""
-        return ", ".join(f"{key}={value}" for key, value in self.changed)
-
-    @property
-    def dense(self) -> "Cell":
-        """The line of its teacher, measured by the same settings."""
-        own = tuple((key, value) for key, value in self.changed if _measures(key))
-        setup = measurement_name(str(self.key.teacher), self.recipe)
-        return Cell(self.paper.dense, self.key.dense, setup, self.recipe, (), own)
-
-    @property
-    def comparable(self) -> bool:
-        """Whether it is on the paper's data, or a part of it: in a rehearsal, most are not."""
-        return self.key.dataset.partition("-")[0] == self.paper.dataset
-
-    @property
-    def point(self) -> Point:
-        """The run as a point of a sweep."""
-        return Point(self.run, self.run, self.recipe, notes=self.notes)
-
-
-@dataclass(frozen=True)
 class Plan:
     """A table or figure: how it is shown, its label in the paper's source, its cells, and what a figure's x axis is.
 
@@ -154,19 +81,6 @@ class Plan:
     def shows(self, row: Mapping[str, Any]) -> bool:
         """Tell whether a row may be shown, by the table that it was measured for."""
         return (row.get("table") == CURVES) == (self.name == CURVES)
-
-
-@cache
-def known_teachers() -> dict[str, Teacher]:
-    """Return the teachers of the paper by name."""
-    return {name: Teacher(name, **values) for name, values in packaged("teachers.toml").items()}
-
-
-def find_teacher(name: str) -> Teacher:
-    """Return the teacher of this name; an unknown one is an error."""
-    if name not in known_teachers():
-        raise InputError(f"no teacher {name!r} ({did_you_mean(name, list(known_teachers()))})")
-    return known_teachers()[name]
 
 
 def choose(names: Sequence[str]) -> list[str]:
@@ -232,43 +146,6 @@ def _cell(plan: str, teacher: str | None, recipe: Recipe, scale: str, given: Map
     return Cell(key_of(recipe, teacher), key, setup_name(here, trained), trained, (), _by_hand(plain, asked), notes)
 
 
-def setup_name(teacher: str | None, recipe: Recipe) -> str:
-    """Name the runs of a recipe by what they are, and by a hash of all but the seed that is not the default.
-
-    So new settings change no name.
-    """
-    usual = flat(find_method(recipe.method).complete(Recipe(method=recipe.method)))
-    passed = (*INCIDENTAL, "training.seed", "apd.teacher")
-    known = {key: value for key, value in flat(recipe).items() if key not in passed and value != usual.get(key)}
-    return f"{teacher or recipe.teacher.architecture}-{_short(recipe)}-{_hash(teacher, known)}"
-
-
-def measurement_name(teacher: str, recipe: Recipe) -> str:
-    """Name the measurement of a teacher, likewise."""
-    usual, own = flat(Recipe()), flat(dataclasses.replace(recipe, evaluation=recipe.seeded_evaluation()))
-    known = {key: value for key, value in own.items() if _measures(key) and value != usual.get(key)}
-    return f"{teacher}-{_hash(teacher, known)}"
-
-
-def setup_of(run: str) -> str:
-    """Return the setup of a run: what it is called but for the seed."""
-    return re.sub(r"-seed\d+$", "", run)
-
-
-_OF_TRAINING = ("data.images", "data.validation", "data.augment", "teacher.minimum")
-_UNMEASURED = (*INCIDENTAL, *_OF_TRAINING, "teacher.architecture", "evaluation.checks")
-
-
-def _measures(key: str) -> bool:
-    """Tell whether a setting says how accurate a teacher is found."""
-    return key.partition(".")[0] in MEASURED_BY and key not in _UNMEASURED
-
-
-def _hash(teacher: str | None, settings: Mapping[str, Any]) -> str:
-    known = {key: str(value) for key, value in settings.items()}
-    return f"{zlib.crc32(json.dumps([teacher, known], sort_keys=True).encode()):08x}"
-
-
 def _by_hand(plain: Recipe, changed: Recipe) -> tuple[tuple[str, str], ...]:
     """Return the settings in which a run is another than its plan's; another seed is none."""
     before, now = flat(plain), flat(changed)
@@ -280,7 +157,7 @@ def _dense(plan: str, name: str, scale: str, where: Where, given: Mapping[str, A
     teacher = find_teacher(name)
     own = {"teacher.architecture": teacher.architecture, "teacher.checkpoint": where(name)}
     plain = scaled(load_recipe(teacher.data).with_settings(own), scale, plan)
-    asked = plain.with_settings({key: value for key, value in given.items() if _measures(key) or key in INCIDENTAL})
+    asked = plain.with_settings({key: value for key, value in given.items() if is_measuring(key) or key in INCIDENTAL})
     here = find_teacher(rehearsed(name, scale) or name)
     key = Key(asked.data.name, here.architecture, here.name, TEACHER, None, 1.0, 0.0)
     paper = Key(teacher.data, teacher.architecture, name, TEACHER, None, 1.0, 0.0)
@@ -335,37 +212,10 @@ def _kept(cells: Sequence[Cell], scale: str) -> list[Cell]:
     return list({cell.key: cell for cell in reversed(kept)}.values())[::-1] if "rehearsal" in about else kept
 
 
-def key_of(recipe: Recipe, teacher: str | None) -> Key:
-    """Return what tells the line of a run from others."""
-    prunes = find_method(recipe.method).prunes
-    architecture = find_teacher(teacher).architecture if teacher else recipe.teacher.architecture
-    objective = objective_of(recipe) if recipe.method == "pwoa" else None
-    mix = recipe.training.mix if prunes else 1.0
-    return Key(recipe.data.name, architecture, teacher, recipe.method, objective, recipe.sparsity.rate, mix)
-
-
-def objective_of(recipe: Recipe) -> str:
-    """Name the terms of PwoA's objective that a recipe has."""
-    weights = recipe.objective
-    terms = ["distillation"] if weights.distillation else []
-    terms += ["CE"] if weights.classification and not terms else []
-    terms += ["HSIC"] if weights.hsic_x or weights.hsic_y else []
-    terms += [f"{weights.classification:g} CE"] if weights.classification and weights.distillation else []
-    return " + ".join(terms) + (", balanced" if weights.balance == "auto" else "")
-
-
-def _short(recipe: Recipe) -> str:
-    """Name a run by what it is."""
-    objective = f"-{objective_of(recipe)}" if recipe.method == "pwoa" else ""
-    mix = f"-mix{recipe.training.mix:g}" if find_method(recipe.method).prunes else "-lite"
-    text = f"{recipe.method}{objective}-rate{recipe.sparsity.rate:g}{mix}"
-    return re.sub(r"[^\w.+-]+", "", text)
-
-
 @cache
 def published() -> list[dict[str, Any]]:
     """Return the paper's own numbers, a flat row for each line of its tables."""
-    rows: list[dict[str, Any]] = parse_json((_FILES / "published.json").read_text(encoding="utf-8"), "published.json")
+    rows: list[dict[str, Any]] = parse_json((FILES / "published.json").read_text(encoding="utf-8"), "published.json")
     return rows
 
 
@@ -379,9 +229,3 @@ def published_row(table: str, key: Key) -> dict[str, Any]:
     own_tables = [row["table"] for row in published() if row["table"] not in ("pretrained", "apd", table)]
     found = [published_row(other, key) for other in dict.fromkeys(own_tables)] if elsewhere else []
     return next((row for row in found if row), {})
-
-
-def packaged(name: str) -> dict[str, Any]:
-    """Read a TOML file that comes with the plans."""
-    tree: dict[str, Any] = parse_toml((_FILES / name).read_text(encoding="utf-8"), name)
-    return tree

@@ -8,7 +8,8 @@ from typing import Any
 
 from pwoa.errors import InputError
 from pwoa.evaluation.folder import ASKED, OF_MODEL, FinishedEvaluation
-from pwoa.paper.plan import ATTACKS, Cell, Key, published_row
+from pwoa.paper.cells import Cell, Key
+from pwoa.paper.plan import ATTACKS, published_row
 from pwoa.recipe import recorded_recipe, records_recipe
 from pwoa.runs.folder import TEACHER as OF_TEACHER
 from pwoa.runs.folder import Run

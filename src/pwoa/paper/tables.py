@@ -9,7 +9,8 @@ from typing import Any
 from pwoa.attacks.registry import attack_label
 from pwoa.evaluation.scores import wilson
 from pwoa.methods import find_method
-from pwoa.paper.plan import ATTACKS, Cell, Key, Plan, packaged, published_row, setup_of
+from pwoa.paper.cells import Cell, Key, packaged, setup_of
+from pwoa.paper.plan import ATTACKS, Plan, published_row
 from pwoa.paper.rows import NEAREST, Row, fits, settings_of
 from pwoa.recipe import flat, load_recipe
 from pwoa.sweep.rows import TEACHER, epochs_of

@@ -1,6 +1,5 @@
 """Where the teachers of the plans are: embedded, in a folder by name, or trained when asked."""
 
-import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -9,11 +8,11 @@ from pwoa.errors import InputError
 from pwoa.methods import find_method
 from pwoa.models.checkpoints.folder import WEIGHTS, fingerprint
 from pwoa.models.load import kind_of, load_model
-from pwoa.paper.plan import find_teacher, known_teachers
+from pwoa.paper.cells import find_teacher, known_teachers
 from pwoa.paper.rows import SHORT
 from pwoa.recipe import Recipe, load_recipe, numbers, parse_setting
 from pwoa.storage.folder import RESULT
-from pwoa.storage.reading import open_file
+from pwoa.storage.identity import identity
 from pwoa.sweep.grid import Point
 
 _ENDINGS = ("", ".safetensors", ".pt", ".pth")
@@ -80,7 +79,7 @@ class Teachers:
             path, expected = self.find(name), self._hashes.get(name)
             if path is None or expected is None or find_teacher(name).checkpoint:
                 continue
-            if (own := _hash(path / WEIGHTS if path.is_dir() else path)) != expected:
+            if (own := identity(path / WEIGHTS if path.is_dir() else path)) != expected:
                 found.append(
                     f"{path} is another teacher than the one of the results "
                     f"(sha256 {own[:12]}…, there {expected[:12]}…); its numbers belong to it alone"
@@ -96,11 +95,3 @@ def training_points(names: Sequence[str], settings: Sequence[str]) -> list[Point
         used = [text for text in settings if find_method(recipe.method).uses_setting(parse_setting(text)[0])]
         points.append(Point(name, name, recipe.with_settings(used)))
     return points
-
-
-def _hash(path: Path) -> str:
-    digest = hashlib.sha256()
-    with open_file(path) as file:
-        while part := file.read(1 << 20):
-            digest.update(part)
-    return digest.hexdigest()
