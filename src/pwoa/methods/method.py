@@ -59,10 +59,10 @@ class Method:
 
 
 _PUBLISHED = ("search.", "finetune.", "objective.", "pretrain.", "training.")
-_FREE = tuple(
-    f"training.{key}" for key in ("seed", "device", "mode", "threads", "checkpoint_seconds", "tensorboard", "mix")
-)
+_FREE = tuple(f"training.{key}" for key in ("seed", "device", "mode", "threads", "checkpoint_seconds", "tensorboard"))
 """What a preset says of how a method is trained, and what of it every run chooses for itself."""
+_MIX = "training.mix"
+"""Chosen by every run too, where its method has a preset for its data; without one it was nobody's choice."""
 
 
 class PruningMethod(Method):
@@ -92,7 +92,7 @@ class PruningMethod(Method):
             return []
         meant = flat(cls.complete(load_recipe(preset)))
         settings = {key: value for key, value in flat(cls.complete(recipe)).items() if cls.uses_setting(key)}
-        free = _FREE if own else _FREE[:-1]  # without a preset of its own the mix ratio was nobody's choice
+        free = (*_FREE, _MIX) if own else _FREE
         other = [
             f"{key} = {toml_value(value)} ({toml_value(meant[key])})"
             for key, value in settings.items()
