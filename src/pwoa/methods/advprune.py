@@ -10,8 +10,11 @@ from typing import ClassVar
 
 from torch import nn
 
+from pwoa.methods.method import PruningMethod
+from pwoa.methods.pruning import MaskedStage, mixed_classification
 from pwoa.methods.pwoa import Pwoa
 from pwoa.recipe import Recipe
+from pwoa.sparsity import Masks
 from pwoa.training import Material
 
 
@@ -28,7 +31,7 @@ class AdvPrune(Pwoa):
         super().__init__(student, teacher, material, dataclasses.replace(recipe, objective=alone))
 
 
-class Magnitude(AdvPrune):
+class Magnitude(PruningMethod):
     """The weights that are smallest in the teacher go at once; the others are trained with cross-entropy."""
 
     name = "magnitude"
@@ -36,15 +39,8 @@ class Magnitude(AdvPrune):
 
     def __init__(self, student: nn.Module, teacher: nn.Module, material: Material, recipe: Recipe) -> None:
         super().__init__(student, teacher, material, recipe)
-        self.stages = self.stages[-1:]
-
-    @classmethod
-    def learns_allocation(cls, recipe: Recipe) -> bool:
-        return False
-
-    @classmethod
-    def pace(cls, recipe: Recipe) -> Recipe:
-        return recipe  # there is no search
+        loss, finetune = mixed_classification(student, material, recipe), recipe.finetune
+        self.stages = [MaskedStage(loss, Masks(self.constraint), finetune.epochs, finetune.learning_rate)]
 
     @classmethod
     def stage_epochs(cls, recipe: Recipe) -> tuple[int, ...]:

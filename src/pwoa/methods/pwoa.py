@@ -178,12 +178,7 @@ class Pwoa(PruningMethod):
     def complete(cls, recipe: Recipe) -> Recipe:
         if cls.learns_allocation(recipe) and recipe.training.optimizer != "sgd":
             raise InputError(f"sparsity.allocation = {LEARNED} needs training.optimizer = sgd; or take lamp")
-        return cls.pace(super().complete(recipe))
-
-    @classmethod
-    def pace(cls, recipe: Recipe) -> Recipe:
-        """Return the recipe with the epochs and the learning rates for its rate, but for those that are given."""
-        return paced(recipe)
+        return paced(super().complete(recipe))
 
     @classmethod
     def stage_epochs(cls, recipe: Recipe) -> tuple[int, ...]:
