@@ -48,13 +48,13 @@ class TestTheRule:
         assert recipe.search.learning_rate == pytest.approx(learning_rate)
         assert recipe.finetune.learning_rate == pytest.approx(learning_rate)
 
-    def test_from_the_full_rate_on_nothing_changes(self) -> None:
-        for recipe in (at(16.0), at(100.0), at(4.0, search__full_rate=0)):
-            assert paced(recipe) == recipe
+    def test_from_the_full_rate_on_nothing_else_changes(self) -> None:
+        for recipe in (at(16.0), at(100.0), at(4.0, search__full_rate=0), at(8.0, sparsity__budget="macs")):
+            assert paced(recipe) == recipe.with_settings({"search.full_rate": 0})
 
     def test_multiply_adds_count_double(self) -> None:
         assert paced(at(4.0, sparsity__budget="macs")).search == paced(at(8.0)).search
-        assert paced(at(8.0, sparsity__budget="macs")).search == at(8.0).search
+        assert paced(at(8.0, sparsity__budget="macs")).search == paced(at(16.0)).search
 
     @pytest.mark.parametrize("rate", [1.5, 3.0, 4.0, 7.0, 8.0, 15.9])
     def test_rho_ends_as_large(self, rate: float) -> None:
@@ -101,10 +101,17 @@ class TestTheRule:
         assert "given" not in flat(given)
         assert load_recipe(given).given == {"search.epochs"}
 
-    def test_what_comes_back_is_for_its_rate(self) -> None:
-        once = paced(at(4.0))
+    @pytest.mark.parametrize("rate", [4.0, 16.0, 64.0])
+    def test_what_comes_back_is_for_its_rate(self, rate: float) -> None:
+        once = paced(at(rate))
         assert once.search.full_rate == 0
         assert paced(once) == once
+
+    @pytest.mark.parametrize("rate", [4.0, 16.0, 64.0])
+    def test_a_file_of_what_was_trained_trains_the_same_at_another_rate(self, rate: float) -> None:
+        trained = paced(at(rate, finetune__epochs=9))
+        again = paced(written(trained).with_settings({"sparsity.rate": 2.0}))
+        assert (again.search, again.finetune) == (trained.search, trained.finetune)
 
 
 def test_a_run_says_what_is_other_than_in_the_recipe() -> None:

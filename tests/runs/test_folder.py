@@ -281,6 +281,19 @@ def test_settings_that_a_later_version_has_do_not_make_a_run_another(tmp_path: P
         Run.choose(run.path, recipe.with_settings({"lbgat.guide": "net.pt"}), OURS)
 
 
+@pytest.mark.parametrize("rate", [8.0, 32.0])
+def test_a_run_that_recorded_the_rate_its_epochs_are_for_goes_on(tmp_path: Path, quick: Make, rate: float) -> None:
+    """As left by a version that wrote `search.full_rate` down where the rate was not below it."""
+    run, asked = Run(tmp_path / "run"), quick(sparsity__rate=rate, search__full_rate=8.0)
+    run.begin(asked, OURS)
+    run.save_checkpoint({"stage": 3})
+    now = find_method("pwoa").complete(asked)
+    assert now != asked
+    assert Run.choose(run.path, now, OURS).load_checkpoint() == {"stage": 3}
+    with pytest.raises(InputError, match=r"holds another run \(search\.epochs: there 3, now 4\); "):
+        Run.choose(run.path, now.with_settings({"search.epochs": 4}), OURS)
+
+
 def test_a_checkpoint_with_code_in_it_is_not_run(run: Run) -> None:
     class Bomb:
         def __reduce__(self) -> Any:

@@ -597,6 +597,20 @@ def test_finished_runs_are_skipped_and_failed_ones_left_out(tmp_path: Path, few:
         sweep(changed, tmp_path / "runs")
 
 
+def test_runs_that_recorded_the_rate_their_epochs_are_for_go_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun: list[str] = []
+    monkeypatch.setattr("pwoa.sweep.run_here", lambda tasks, *rest: begun.extend(task.name for task in tasks))
+    grid = write(tmp_path, 'recipe = "cifar10-robust"\n[grid]\nsparsity.rate = [16, 64]\n')
+    for point in expand(grid):
+        assert point.recipe.search.full_rate == 0
+        then = point.recipe.with_settings({"search.full_rate": 16})
+        Run(tmp_path / "runs" / point.name).begin(then, {})
+    sweep(grid, tmp_path / "runs")
+    assert begun == ["rate=16", "rate=64"]
+
+
 def test_runs_that_began_before_a_method_had_more_settings_go_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -19,10 +19,18 @@ def paced(recipe: Recipe) -> Recipe:
     updates, grows faster: to the same. Settings that were given on top of a preset or a file stay as they are. What
     comes back is for this rate, so its `search.full_rate` is 0.
     """
+    if not recipe.search.full_rate:
+        return recipe
+    taken = {key: value for key, value in _for_its_rate(recipe).items() if key not in recipe.given}
+    return recipe.with_settings({**taken, "search.full_rate": 0.0})
+
+
+def _for_its_rate(recipe: Recipe) -> dict[str, Any]:
+    """Return the settings that are others at the recipe's rate: none from `search.full_rate` on."""
     search, finetune, sparsity = recipe.search, recipe.finetune, recipe.sparsity
     rate = sparsity.rate * (_MULTIPLY_ADDS if sparsity.budget == "macs" else 1)
     if rate >= search.full_rate:
-        return recipe
+        return {}
     start, part = search.start_rate or 1.0, rate / search.full_rate
     share = max(math.log(rate / start) / math.log(search.full_rate / start), _LEAST) if rate > start else _LEAST
 
@@ -30,7 +38,7 @@ def paced(recipe: Recipe) -> Recipe:
         return math.ceil(round(share * epochs, 9))
 
     epochs = search.epochs if "search.epochs" in recipe.given else some(search.epochs)
-    taken: dict[str, Any] = {
+    return {
         "search.epochs": epochs,
         "search.allocation_epochs": some(search.allocation_epochs),
         "search.learning_rate": search.learning_rate * part,
@@ -38,8 +46,6 @@ def paced(recipe: Recipe) -> Recipe:
         "finetune.epochs": some(finetune.epochs),
         "finetune.learning_rate": finetune.learning_rate * part,
     }
-    taken = {key: value for key, value in taken.items() if key not in recipe.given}
-    return recipe.with_settings({**taken, "search.full_rate": 0.0})
 
 
 def pace_notes(asked: Recipe, taken: Recipe) -> list[str]:
