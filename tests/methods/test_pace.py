@@ -130,6 +130,9 @@ def test_a_run_says_what_is_other_than_in_the_recipe() -> None:
     assert pace_notes(asked, Pwoa.complete(asked)) == [f"{begin}fewer epochs of the allocation (1, not 2){rest}"]
     for recipe in (at(16.0), at(4.0, search__full_rate=0)):
         assert pace_notes(recipe, Pwoa.complete(recipe)) == []
+    macs = at(4.0, sparsity__budget="macs")
+    (note,) = pace_notes(macs, Pwoa.complete(macs))
+    assert note.startswith("at rate 4 of multiply-adds, below 8, this recipe trains with fewer epochs (8 + 3, ")
     magnitude = at(4.0, method="magnitude")
     assert METHODS["magnitude"].complete(magnitude) == magnitude
 

@@ -27,8 +27,8 @@ def paced(recipe: Recipe) -> Recipe:
 
 def _for_its_rate(recipe: Recipe) -> dict[str, Any]:
     """Return the settings that are others at the recipe's rate: none from `search.full_rate` on."""
-    search, finetune, sparsity = recipe.search, recipe.finetune, recipe.sparsity
-    rate = sparsity.rate * (_MULTIPLY_ADDS if sparsity.budget == "macs" else 1)
+    search, finetune = recipe.search, recipe.finetune
+    rate = recipe.sparsity.rate * _counts(recipe)
     if rate >= search.full_rate:
         return {}
     start, part = search.start_rate or 1.0, rate / search.full_rate
@@ -46,6 +46,11 @@ def _for_its_rate(recipe: Recipe) -> dict[str, Any]:
         "finetune.epochs": some(finetune.epochs),
         "finetune.learning_rate": finetune.learning_rate * part,
     }
+
+
+def _counts(recipe: Recipe) -> int:
+    """Return how many times the recipe's rate counts, by what its budget is of."""
+    return _MULTIPLY_ADDS if recipe.sparsity.budget == "macs" else 1
 
 
 def pace_notes(asked: Recipe, taken: Recipe) -> list[str]:
@@ -66,6 +71,6 @@ def pace_notes(asked: Recipe, taken: Recipe) -> list[str]:
     if not changes:
         return []
     return [
-        f"at rate {asked.sparsity.rate:g}, below {asked.search.full_rate:g}, this recipe trains with "
+        f"at {asked.sparsity.rate_text}, below {asked.search.full_rate / _counts(asked):g}, this recipe trains with "
         f"{' and '.join(changes)}; --set still wins, and --set search.full_rate=0 turns this off"
     ]
