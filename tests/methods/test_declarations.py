@@ -68,6 +68,9 @@ def test_a_setting_makes_a_difference_to_robust_training_that_uses_it_and_to_no_
 ) -> None:
     settings = {key: value for key, value in TRIED.items() if key.startswith("pretrain.")}
     settings |= {"pretrain.growing": 2, "objective.hsic_x": 0.3, "pretrain.learning_rate": 0.002}
+    if method == "hbar":
+        settings |= {"objective.hsic": "plain", "objective.hsic_y": 0.3, "objective.points": ["0"]}
+        settings |= {"objective.distillation": 3.0, "objective.classification": 0.5, "objective.hidden": 0.4}
     slow = {"pretrain__learning_rate": 0.001, "pretrain__warmup": 0}
     recipe = quick(method=method, pretrain__epochs=2, evaluation__images=4, **slow)
 

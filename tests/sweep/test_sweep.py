@@ -404,15 +404,15 @@ def test_labels_stay_whole_and_with_networks_trained_from_scratch(tmp_path: Path
     [grid]
     method = ["trades", "hbar"]
     training = [{ label = "plain" }, { label = "w/o average", average = 0.0 }]
-    objective = [{ label = "published" }]
+    objective = [{ label = "less HSIC", hsic_x = 1e-5, hsic_y = 1e-5 }]
     teacher = [{ label = "TRADES w/o data", checkpoint = "a.pt", architecture = "lenet" }]
     """
     points = expand(write(tmp_path, 'recipe = "mnist"\n' + grid))
     assert [point.label for point in points] == [
         "trades (lite), rate 4, training plain, teacher lenet",
         "trades (lite), rate 4, training w/o average, teacher lenet",
-        "hbar (lite), rate 4, training plain, objective published, teacher lenet",
-        "hbar (lite), rate 4, training w/o average, objective published, teacher lenet",
+        "hbar (lite), rate 4, training plain, objective less HSIC, teacher lenet",
+        "hbar (lite), rate 4, training w/o average, objective less HSIC, teacher lenet",
     ]
     (pruned,) = expand(write(tmp_path, 'recipe = "mnist"\n[grid]\n' + grid.splitlines()[-2]))
     assert pruned.label == "pwoa, rate 4, mix 0, teacher TRADES w/o data"
@@ -655,11 +655,14 @@ def test_a_row_has_what_a_table_of_the_grid_leaves_as_it_is(tmp_path: Path) -> N
     assert [row["objective.temperature"] for row in rows] == [load_recipe("demo").objective.temperature, 4.0]
     assert not any(key.endswith(".label") for row in rows for key in row)
     assert rows[1]["label"] == "pwoa, rate 4, mix 0, objective more"
+    (point,) = expand(write(tmp_path, f'recipe = "demo"\n[grid]\nmethod = ["hbar"]\n{grid}'))
+    assert point.axes == {}  # it has no temperature
+    grid = grid.replace("temperature", "hsic_x")
     path = write(tmp_path, f'recipe = "demo"\n[grid]\nmethod = ["hbar", "trades"]\n{grid}')
     lite = {"accuracy": {}, "architecture": "lenet@0.5", "parameters": 7}
     finish(tmp_path / "lite", path, lite, lite, lite)
     rows = sweep(path, tmp_path / "lite").rows
-    assert [row["objective.temperature"] for row in rows] == [load_recipe("demo").objective.temperature, 4.0, None]
+    assert [row["objective.hsic_x"] for row in rows] == [load_recipe("demo").objective.hsic_x, 4.0, None]
 
 
 def test_each_teacher_has_a_line_for_each_way_it_is_measured(tmp_path: Path) -> None:

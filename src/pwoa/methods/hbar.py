@@ -19,7 +19,7 @@ class Hbar(RobustTraining):
     """CE(f(x_adv), y) + λx Σ HSIC(X, Z_l) − λy Σ HSIC(Y, Z_l), with X and Z_l of the adversarial examples."""
 
     name = "hbar"
-    uses = ("objective.",)
+    uses = ("objective.hsic", "objective.hsic_x", "objective.hsic_y", "objective.points")
     ignores = (*RobustTraining.ignores, "pretrain.beta")
 
     def __init__(self, model: nn.Module, material: Material, recipe: Recipe) -> None:
