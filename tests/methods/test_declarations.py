@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -84,6 +85,46 @@ def test_a_setting_makes_a_difference_to_robust_training_that_uses_it_and_to_no_
     plain = weights({}, "plain")
     acting = {setting for setting, value in settings.items() if weights({setting: value}, setting) != plain}
     assert acting == {setting for setting in settings if find_method(method).uses_setting(setting)}
+
+
+@pytest.mark.parametrize(
+    ("method", "settings", "unused"),
+    [
+        ("magnitude", {"search.epochs": 9, "objective.hidden": 0.4}, "objective.hidden, search.epochs"),
+        ("advprune", {"objective": {"hidden": 0.4}, "search.start_rate": 2.0}, "objective.hidden"),
+        ("hydra", {"search.start_rate": 2.0, "pretrain.steps": 2}, "search.start_rate"),
+        ("pwoa", {"pretrain.beta": 2.0, "sparsity.allocation": "lamp", "training.seed": 3}, "pretrain.beta"),
+        ("magnitude", {"finetune.epochs": 2, "data.validation": 20, "teacher.minimum": 1.0}, ""),
+        ("hydra", {"objective.points": ["hidden"], "objective.hsic": "plain"}, ""),  # of the HSIC plane
+        ("harp", {"sparsity.allocation": "lamp"}, ""),  # which has a hint of its own
+        ("pgd-at", {"pretrain.beta": 2.0, "search.epochs": 4}, "search.epochs, pretrain.beta"),
+        ("natural", {"pretrain.step": 0.01}, "pretrain.step"),
+        ("trades", {"training.mix": 0.5, "teacher.checkpoint": "given"}, "training.mix"),
+        ("hbar", {"objective.hsic_x": 0.1, "objective.hidden": 0.4}, "objective.hidden"),
+        ("mart", {"pretrain.beta": 2.0}, ""),
+    ],
+)
+def test_a_run_names_the_settings_that_are_given_and_not_used(
+    tmp_path: Path,
+    tiny_teacher: nn.Module,
+    tiny_data: Data,
+    quick: Make,
+    told: Any,
+    method: str,
+    settings: dict[str, Any],
+    unused: str,
+) -> None:
+    short = {"search__epochs": 1, "finetune__epochs": 1, "pretrain__epochs": 1, "pretrain__steps": 1}
+    recipe = replace(quick(method=method, evaluation__images=4, **short), given=frozenset())
+    given: dict[str, Any] = {"recipe": recipe, "settings": settings, "folder": tmp_path / "run", "progress": told}
+    if method in PRUNING:
+        pwoa.prune(tiny_teacher, tiny_data, rate=4, **given)
+    else:
+        pwoa.pretrain(tiny_teacher, tiny_data, **given)
+    lines = [line for line in told.said[0].splitlines() if "not use" in line or "is not used" in line]
+    said = [f"note: {method} does not use {unused}"] if unused else []
+    hint = ["note: harp learns how many weights each layer keeps; sparsity.allocation is not used"]
+    assert lines == (hint if method == "harp" else said)
 
 
 def test_every_setting_that_is_declared_is_one() -> None:

@@ -234,7 +234,10 @@ def test_own_data_are_trained_on_as_mnist_is_which_is_announced(own: Any, tmp_pa
     few = QUICK | {"pretrain.epochs": 1, "pretrain.steps": 1}
     pwoa.pretrain(network, own, settings=few, folder=tmp_path / "run", progress=lines)
     how = "choose by --recipe or --set (in Python: recipe=, settings=)"
-    assert lines.notes == [f"note: custom has no preset, so defaults hold: the threat l∞ 0.3; {how}"]
+    assert lines.notes == [
+        "note: pgd-at does not use search.epochs, finetune.epochs",
+        f"note: custom has no preset, so defaults hold: the threat l∞ 0.3; {how}",
+    ]
 
 
 def test_a_checkpoint_is_of_the_architecture_that_it_is_of_whatever_the_recipe_says(own: Any, tmp_path: Path) -> None:

@@ -44,7 +44,10 @@ class Method:
 
     @classmethod
     def hints(cls, recipe: Recipe) -> list[str]:
-        """Return a line for each setting that the method is not meant for, or does not use."""
+        """Return a line for each thing in the recipe that the method is not meant for.
+
+        Settings that somebody gave and it does not use are told by the run, out of `uses_setting`.
+        """
         return []
 
     @classmethod

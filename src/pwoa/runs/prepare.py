@@ -1,7 +1,7 @@
 """What pruning and robust training share: settings, data and device before a run; the folder and modes during it."""
 
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, replace
@@ -25,7 +25,7 @@ from pwoa.models.border import check_complete
 from pwoa.models.checkpoints.folder import WEIGHTS
 from pwoa.models.load import load_model
 from pwoa.progress import Part, Progress
-from pwoa.recipe import AUTO, Recipe, recorded_recipe
+from pwoa.recipe import AUTO, Recipe, flat, recorded_recipe
 from pwoa.runs.folder import Result, Run
 from pwoa.runs.tensorboard import Curves, check_installed
 from pwoa.storage.identity import identity as hash_file
@@ -87,6 +87,24 @@ def note_defaults(
     if threat and progress.silent:
         warnings.warn(line, ThreatWarning, stacklevel=3)
     return [line] if unchosen else []
+
+
+def hints_of(method: type[Method], recipe: Recipe, besides: Container[str] = ()) -> list[str]:
+    """Return the method's hints, and a line that names the settings that somebody gave and the method does not use.
+
+    besides: settings that the run uses whatever the method. Those of data and teacher are given by the code as well.
+    """
+    hints = method.hints(recipe)
+    unused = [
+        key
+        for key in flat(recipe)
+        if key in recipe.given
+        and not method.uses_setting(key)
+        and not key.startswith(("data.", "teacher."))
+        and key not in besides
+        and not any(key in hint for hint in hints)
+    ]
+    return [*hints, f"{method.name} does not use {', '.join(unused)}"] if unused else hints
 
 
 def load_rest(recipe: Recipe, data: Data | None, progress: Progress) -> Loaded:

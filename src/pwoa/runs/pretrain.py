@@ -89,6 +89,7 @@ def pretrain(
                 warn_of(prepare.findings_in(done.summary, loaded.recipe.threat))
                 return done
             plan = loaded.recipe
+            notes = [*prepare.hints_of(training, plan), *notes]
             progress.say(_announce(loaded, material, size, run, prepare.where_text(loaded, processes), notes))
             with prepare.resumable(run, progress):
                 with torch.random.fork_rng(devices=[]):

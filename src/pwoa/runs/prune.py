@@ -52,6 +52,8 @@ from pwoa.training.validation import hsic_plane
 
 GATE_IMAGES = 500
 """How many validation images the teacher's robustness is checked on."""
+PLANE = ("objective.points", "objective.hsic")
+"""The settings of the HSIC plane, on which every run is shown."""
 
 
 def prune(
@@ -141,9 +143,8 @@ def prune(
                 warn_of(prepare.findings_in(done.summary, loaded.recipe.threat))
                 return done
             plan = loaded.recipe
-            announcement = _announce(
-                pruning, loaded, material, run, prepare.where_text(loaded, processes), [*pruning.hints(plan), *notes]
-            )
+            notes = [*prepare.hints_of(pruning, plan, PLANE), *notes]
+            announcement = _announce(pruning, loaded, material, run, prepare.where_text(loaded, processes), notes)
             with prepare.resumable(run, progress):
                 prepare.lay_out(student, torch.channels_last)
                 chosen = pruning(student, teacher, material, plan)
