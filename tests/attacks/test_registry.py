@@ -41,6 +41,39 @@ def test_unknown_attacks_are_refused_by_name(name: str) -> None:
         parse_attacks(f"natural,{name}")
 
 
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("pgd-20", "pgd20"),
+        ("PGD20", "pgd20"),
+        ("PGD_7", "pgd7"),
+        ("CW-50", "cw50"),
+        ("pgd", "pgd20"),
+        ("PGD-N", "pgd20"),
+        ("pgdN", "pgd20"),
+        ("pgd0", "pgd20"),
+        ("cwN", "cw20"),
+        ("C&W", "cw"),
+        ("CW", "cw"),
+        ("FGSM", "fgsm"),
+        ("fgsm5", "fgsm"),
+        ("Auto-Attack", "autoattack"),
+        ("AA", None),
+        ("apgdt", "apgd-t"),
+        ("APGD_CE", "apgd-ce"),
+        ("Paper", "paper"),
+        ("pdg20", "pgd20"),
+        ("sqare", "square"),
+        ("standard", None),
+    ],
+)
+def test_the_attack_that_was_meant_is_suggested(name: str, meant: str | None) -> None:
+    with pytest.raises(InputError, match=f"^unknown attack '{name}'") as caught:
+        find_attack(name)
+    _, asked, suggested = str(caught.value).partition("; did you mean ")
+    assert (suggested if asked else None) == (meant and f"{meant!r}?")
+
+
 def test_what_replaced_standard_is_named() -> None:
     with pytest.raises(InputError, match=r"'standard' \(it is now autoattack, .* or paper, .*\); known: "):
         parse_attacks("standard")

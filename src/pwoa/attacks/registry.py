@@ -96,12 +96,33 @@ def find_attack(name: str) -> Attack:
         return attack
     replaced = f" ({_REPLACED[name]})" if name in _REPLACED else ""
     known = (*SETS, *ATTACKS)
-    near = None if replaced else nearest(name, (one for one in known if not one.endswith("N")))
+    near = None if replaced else _meant(name)
     meant = f"; did you mean {near!r}?" if near else ""
     raise InputError(
         f"unknown attack {name!r}{replaced}; known: {', '.join(known)}, where N is a number of steps, as in pgd20"
         f"{meant}"
     )
+
+
+def _meant(name: str) -> str | None:
+    """Return what an unknown name may stand for: an attack in another spelling, one of so many steps, the nearest.
+
+    Example: `_meant("PGD-20")` and `_meant("pgd")` are pgd20.
+    """
+    whole = [one for one in (*SETS, *ATTACKS) if not one.endswith("N")]
+    numbered = {_plain(one.removesuffix("N")): f"{one.removesuffix('N')}20" for one in ATTACKS if one.endswith("N")}
+    spelled = {_plain(one): one for one in whole}
+    plain = _plain(name)
+    if plain in spelled:
+        return spelled[plain]
+    if lookup(plain):
+        return plain
+    family = plain.rstrip("0123456789").removesuffix("n")
+    return numbered.get(family) or nearest(name, [*whole, *numbered.values()])
+
+
+def _plain(name: str) -> str:
+    return re.sub("[-_ ]", "", name.lower())
 
 
 def parse_attacks(names: str | Sequence[str]) -> tuple[str, ...]:
