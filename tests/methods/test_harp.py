@@ -14,8 +14,8 @@ import pwoa
 from pwoa.data.images import Data
 from pwoa.errors import InputError
 from pwoa.methods.harp import Harp, ShareScoring, largest, largest_by_rank
-from pwoa.recipe.sections import Recipe
-from pwoa.sparsity.allocation import uniform
+from pwoa.recipe.sections import Recipe, SparsityRecipe
+from pwoa.sparsity.allocation import allocate
 from pwoa.sparsity.selection import prunable
 from pwoa.training.stage import Batch, Material
 
@@ -156,7 +156,7 @@ def test_a_rate_that_equal_shares_could_not_meet(tiny_teacher: nn.Module, tiny_d
     total = sum(weight.numel() for weight in layers.values())
     for rate in (100.0, total / 3):
         with pytest.raises(InputError, match="leaves layer"):
-            uniform(layers, rate)
+            allocate(layers, SparsityRecipe(rate=rate))
         scoring, _ = scoring_of(tiny_teacher, tiny_data, quick(sparsity__rate=rate))
         left = [int(mask.sum()) for mask in scoring.final_masks().values()]
         assert (sum(left), min(left)) == (int(total / rate), 1)

@@ -119,8 +119,29 @@ def test_a_rate_below_one_is_refused(name: str, rate: float) -> None:
 
 @pytest.mark.parametrize("name", sorted(ALLOCATIONS))
 def test_a_budget_smaller_than_the_number_of_layers_is_refused(name: str) -> None:
-    with pytest.raises(InputError, match="1 weight cannot be shared out among 2 layers; lower the rate"):
+    with pytest.raises(InputError, match=r"^rate 100: 1 weight cannot be shared out among 2 layers; lower the rate"):
         ALLOCATIONS[name](layers(100, 20), 100)
+
+
+@pytest.mark.parametrize("name", sorted(ALLOCATIONS))
+@pytest.mark.parametrize(
+    ("sizes", "least", "rate"),
+    [
+        ({"a": (4, 900), "b": (200, 1), "c": (200, 64)}, {"a": 3, "b": 39, "c": 46}, 16),  # it costs more than there is
+        ({"a": (9, 4), "b": (30, 900), "c": (5000, 64)}, {"b": 3, "c": 46}, 300),  # it costs all there is
+    ],
+)
+def test_the_rate_of_an_error_is_that_of_the_recipe_also_beside_what_others_keep_at_least(
+    name: str, sizes: dict[str, tuple[int, int]], least: dict[str, int], rate: float
+) -> None:
+    weights = {layer: torch.ones(size) for layer, (size, _) in sizes.items()}
+    costs = {layer: price for layer, (_, price) in sizes.items()}
+    nothing = (
+        f"rate {rate}: beside what others keep at least, 0 multiply-adds cannot be shared out among 1 layer; lower"
+    )
+    empty = f"rate {rate} leaves layer a empty: it has 9 weights, and others keep a least number; take a lower rate, or"
+    with pytest.raises(InputError, match=f"^({nothing}|{empty}) "):
+        allocate(weights, SparsityRecipe(rate=rate, allocation=name, budget="macs"), least, costs)
 
 
 def test_a_layer_left_empty_is_refused_by_name() -> None:
@@ -128,7 +149,12 @@ def test_a_layer_left_empty_is_refused_by_name() -> None:
         InputError,
         match="leaves layer layer1 empty: it has 6 weights, so at most rate 6, or another allocation",
     ):
-        uniform(layers(16000, 6), 16)
+        allocate(layers(16000, 6), SparsityRecipe(rate=16))
+    with pytest.raises(
+        InputError,
+        match=r"^rate 300 leaves layer layer2 empty: it has 6 weights, and others keep a least number; take a lower ",
+    ):
+        allocate(layers(5000, 200, 6), SparsityRecipe(rate=300), {"layer1": 12})
 
 
 @given(

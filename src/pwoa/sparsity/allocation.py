@@ -74,10 +74,13 @@ def allocate(
         if not free:  # all of them are such layers
             return shared_out(numbers, numbers, total, units=units)
         left = total - cost(fixed, units)
+        beside = "beside what others keep at least, " if fixed else ""
+        _check_enough(left, dict.fromkeys(free, 1), units, f"rate {recipe.rate:g}: {beside}")
         rate = Fraction(cost(sizes(free), units), left) if fixed else recipe.rate
         kept = share(free, rate, units, costs)
         short = {name: number for name, number in least.items() if kept.get(name, number) < number}
         if not short:
+            _check_none_empty(kept, numbers, recipe.rate, alone=not fixed)
             together = {name: {**fixed, **kept}[name] for name in weights}
             _spend_rest(together, numbers, total, units)  # of which the others had no use
             return together
@@ -97,21 +100,32 @@ def budget(weights: Mapping[str, Tensor], rate: Rate, units: Costs = ONE_EACH) -
     if rate < 1:
         raise InputError(f"rate {float(rate):g} is below 1; rate 4 keeps a quarter of the weights")
     total = math.floor(cost(sizes(weights), units) / _exact(rate))
-    _check_enough(total, dict.fromkeys(weights, 1), units)
+    _check_enough(total, dict.fromkeys(weights, 1), units, f"rate {float(rate):g}: ")
     return total
 
 
-def _check_enough(total: int, lowest: Mapping[str, int], units: Costs) -> None:
+def _check_enough(total: int, lowest: Mapping[str, int], units: Costs, where: str = "") -> None:
     """Refuse a budget that does not pay for what layers keep at least."""
     if total < cost(lowest, units):
-        left = counted(total, "multiply-add" if units else "weight")
-        raise InputError(f"{left} cannot be shared out among {counted(len(lowest), 'layer')}; lower the rate")
+        left = counted(max(total, 0), "multiply-add" if units else "weight")
+        raise InputError(f"{where}{left} cannot be shared out among {counted(len(lowest), 'layer')}; lower the rate")
+
+
+def _check_none_empty(kept: Mapping[str, int], numbers: Mapping[str, int], rate: float, alone: bool) -> None:
+    """Refuse an allocation that leaves a layer without a weight, as the same rate for all does to a small one."""
+    if empty := [name for name, number in kept.items() if not number]:
+        size = numbers[empty[0]]
+        less = f"so at most rate {size}" if alone else "and others keep a least number; take a lower rate"
+        raise InputError(
+            f"rate {rate:g} leaves layer {empty[0]} empty: it has {counted(size, 'weight')}, {less}, or another "
+            "allocation, or name it in sparsity.exclude"
+        )
 
 
 def uniform(
     weights: Mapping[str, Tensor], rate: Rate, units: Costs = ONE_EACH, costs: Costs = ONE_EACH
 ) -> dict[str, int]:
-    """Keep the same rate in every layer, as in the paper: α_l = n_l / rate.
+    """Keep the same rate in every layer, as in the paper: α_l = n_l / rate, which of a small layer may be nothing.
 
     What rounding down leaves over of the budget goes to the layers with the largest remainders.
     """
@@ -121,12 +135,6 @@ def uniform(
     by_remainder = sorted(kept, key=lambda name: kept[name] - shares[name])
     _add_one_each(kept, by_remainder, total, units)
     _spend_rest(kept, numbers, total, units)
-    for name, number in kept.items():
-        if number == 0:
-            raise InputError(
-                f"rate {float(rate):g} leaves layer {name} empty: it has {numbers[name]} weights, so at most rate "
-                f"{numbers[name]}, or another allocation, or name it in sparsity.exclude"
-            )
     return kept
 
 
