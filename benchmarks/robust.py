@@ -249,7 +249,7 @@ def _table_of_network(measured: Sequence[Row], strongest: float | None) -> str:
     return (
         f"{first['architecture']} on {first['dataset']}, {first['n']:,} test images (AutoAttack: "
         f"{max(row['n_autoattack'] for row in measured):,}, of {'one seed' if attacked < 2 else 'all seeds'}), "
-        f"{first['device']}; accuracy in percent, and "
+        f"{', '.join(dict.fromkeys(row['device'] for row in measured))}; accuracy in percent, and "
         "how many times fewer weights and multiply-adds there are, in bold the budget that was set:\n\n"
         + markdown(head, lines)
     )

@@ -31,6 +31,8 @@ _CHOICES = {
     "sparsity=convolutions": "linear layers left dense",
     "objective=by_the_rule": "λ, λx, λy by the appendix's rule",
     "training=no_weight_decay": "no weight decay",
+    "training=robust_weight_decay": "`mnist-robust`, weight decay",
+    "training=robust_no_decay": "`mnist-robust`, no weight decay",
 }
 
 
