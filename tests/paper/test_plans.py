@@ -173,8 +173,8 @@ def test_a_table_without_runs_still_shows_the_papers_numbers() -> None:
     assert len(table.lines) == 1 + 12
     assert table.lines[0][:2] == ("wrn-34-10-cifar10-lbgat (dense)", "(88.24)")
     line = next(line for line in table.lines if line[0] == "4×: distillation + HSIC")
-    assert line[1:8] == ("(88.51)", "(63.44)", "(53.54)", "(51.51)", "(50.89)", "(49.03)", "")
-    assert line[8] == "(93 %)"  # what the paper keeps of its teacher's 52.61
+    assert line[1:7] == ("(88.51)", "(63.44)", "(53.54)", "(51.51)", "(50.89)", "(49.03)")
+    assert line[7:9] == ("(93 %)", "")  # what the paper keeps of its teacher's 52.61
 
 
 def rows_of(cells: Sequence[Cell], **more: Any) -> list[dict[str, Any]]:
@@ -208,7 +208,8 @@ def test_a_line_is_the_mean_over_seeds_but_never_over_other_settings() -> None:
     odd = rows_of(other, autoattack=10.0, epochs="50+20")
     own = plan("ablation-mnist")
     line = text_of(table_of(own, [*seeds, *odd]), "16×: distillation + HSIC")
-    assert "| 50.50 (77.21, −26.71) |" in line
+    assert "| 50.50 ± 0.71 (77.21, −26.71) |" in line
+    assert any(note.startswith("Where there is a ±") for note in table_of(own, [*seeds, *odd]).notes)
     changed = load_plan("ablation-mnist", "paper", where, ["finetune.learning_rate=0.01"])
     for rows in ([*seeds, *odd], odd):
         line = text_of(table_of(changed, rows), "16×: distillation + HSIC †")
@@ -308,9 +309,9 @@ def test_runs_of_an_earlier_preset_are_marked_and_averaged_with_no_others() -> N
     marked = of_presets_now([*old, *new])
     assert [settings_of(row) for row in marked] == [EARLIER, EARLIER, "", ""]
     line = text_of(table_of(plan("ablation-mnist"), marked), "16×: distillation + HSIC")
-    assert "| 55.00 (77.21, " in line
+    assert "| 55.00 ± 7.07 (77.21, " in line
     line = text_of(table_of(plan("ablation-mnist"), of_presets_now(old)), "16×: distillation + HSIC †")
-    assert "| 10.00 (77.21, " in line
+    assert "| 10.00 ± 0.00 (77.21, " in line
     assert line.endswith("(an earlier preset)")
     changed = load_plan("ablation-mnist", "paper", where, ["finetune.learning_rate=0.01"])
     assert "| (77.21) |" in text_of(table_of(changed, of_presets_now(old)), "16×: distillation + HSIC")
@@ -333,7 +334,7 @@ def test_an_attack_of_fewer_seeds_than_the_rest_of_the_line_is_marked() -> None:
     cells = plan("ablation-mnist").cells[-1:]
     rows = rows_of(cells, epochs="50+20") + rows_of(cells, epochs="50+20", seed=1, autoattack=None)
     table = table_of(plan("ablation-mnist"), rows)
-    assert "| 90.00 (98.59, −8.59) |" in text_of(table, "16×: distillation + HSIC")
+    assert "| 90.00 ± 0.00 (98.59, −8.59) |" in text_of(table, "16×: distillation + HSIC")
     assert "| 50.00 (77.21, −27.21) ‡ |" in text_of(table, "16×: distillation + HSIC")
     assert "‡ of fewer seeds than the rest of the line." in table.notes
     assert "‡" not in table.latex()

@@ -110,7 +110,8 @@ def test_security_curves_are_of_the_distances_that_were_measured(tmp_path: Path,
         for radius, accuracy in row["curve"]:
             assert accuracy == 50 or (row["median_distance"] > radius) == (accuracy > 50)
     table = found.tables["security"]
-    assert table.head[1:5] == ("natural", "FMN", "AutoAttack", "median distance")
+    assert table.head[1:5] == ("natural", "FMN", "strong", "median distance")
+    assert table.title == "Security curves: a rehearsal on LeNet and a part of MNIST"
     assert table.lines[0][4] == f"{found.rows[0]['median_distance']:.3g}"
     assert (tmp_path / "out" / "figures" / "security.svg").stat().st_size > 1000
 
@@ -172,6 +173,14 @@ def test_everything_is_redrawn_from_the_rows_of_the_repository(tmp_path: Path) -
     assert "×" not in source
     wrong = CliRunner().invoke(app, ["reproduce", "--from", str(tmp_path / "nowhere")])
     assert (wrong.exit_code, wrong.stderr.startswith("error: --from")) == (2, True)
+    empty = CliRunner().invoke(app, ["reproduce", "--from", str(tmp_path / "tables")])
+    assert (empty.exit_code, "has no paper.json" in empty.stderr) == (2, True)
+    lost = CliRunner().invoke(app, ["reproduce", "naive", "--results", str(tmp_path / "nowhere")])
+    assert (lost.exit_code, lost.stderr.startswith("error: --results")) == (2, True)
+    shown = CliRunner().invoke(app, ["reproduce", "ablation-mnist", "--from", str(RESULTS), "--out", str(tmp_path)])
+    lines = [line.split() for line in shown.stdout.splitlines()]
+    assert ["16×:", "CE", "†", "99.12", "24.30", "39.36", "1.56", "0.02", "0.00", "0", "%"] in lines
+    assert ["(98.96)", "(79.09)", "(0.06)", "(0.00)", "(0.00)", "(0.00)", "(0", "%)"] in lines
     unnamed = CliRunner().invoke(app, ["reproduce", "--train-teachers"])
     assert (unnamed.exit_code, "name the tables or figures" in unnamed.stderr) == (2, True)
 

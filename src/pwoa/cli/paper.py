@@ -1,5 +1,6 @@
 """The verb for the paper's tables and figures: reproduce."""
 
+import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -9,6 +10,9 @@ import typer
 
 from pwoa.cli.options import SetOption, print_table, say
 from pwoa.errors import InputError, counted, one_line
+
+ROWS, RESULTS = "paper.json", Path("results")
+"""The file of rows, and the folder where those of earlier runs usually are."""
 
 
 def reproduce(
@@ -22,8 +26,13 @@ def reproduce(
         "runs/paper"
     ),
     results: Annotated[
-        Path, typer.Option("--results", help="A folder with rows of earlier runs (paper.json), which count as done.")
-    ] = Path("results"),
+        Path | None,
+        typer.Option(
+            "--results",
+            help="A folder with rows of earlier runs (paper.json), which count as done.",
+            show_default="results",
+        ),
+    ] = None,
     drawn_from: Annotated[
         Path | None, typer.Option("--from", help="Run nothing: draw all from the rows in this folder.")
     ] = None,
@@ -59,15 +68,17 @@ def reproduce(
     if not names and (train_teachers or minutes is not None):
         raise InputError("name the tables or figures to run; `pwoa reproduce` without any lists them")
     if not names and drawn_from is None and not collect:
-        _list(library, scale, out, results, teachers, settings or ())
+        _list(library, scale, out, results or RESULTS, teachers, settings or ())
         return
-    if drawn_from is not None and not drawn_from.is_dir():
-        raise InputError(f"--from {drawn_from} is no folder; give one with rows, as results")
+    if drawn_from is not None and not (drawn_from / ROWS).is_file():
+        raise InputError(f"--from {drawn_from} has no {ROWS}; give a folder with rows, as results")
+    if results is not None and not results.is_dir() and not collect:
+        raise InputError(f"--results {results} is no folder; give one with rows of earlier runs, or leave it out")
     found = library.reproduce(
         names or (),
         out,
         scale=scale,
-        results=drawn_from or results,
+        results=drawn_from or results or RESULTS,
         teachers=teachers,
         train_teachers=train_teachers,
         settings=settings or (),
@@ -81,12 +92,31 @@ def reproduce(
         progress=ConsoleProgress(),
     )
     for name in names or ():
-        say(f"\n{found.tables[name].markdown()}")
-    say(f"{counted(len(found.files), 'file')} of tables and figures: {out}")
+        _show(found.tables[name])
+    say(f"\n{counted(len(found.files), 'file')} of tables and figures: {out}")
     if found.failed:
         failed = f"{counted(len(found.failed), 'run')} failed; see the .log files in {out}"
         print(f"error: {one_line(failed)}", file=sys.stderr)
         raise typer.Exit(1)
+
+
+def _show(found: Any) -> None:
+    """Print a table, without the columns for which there is no room on a terminal."""
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+
+    from pwoa.paper.tables import IN_FILES, ON_MORE
+
+    table = Table(title=found.title, title_justify="left", caption_justify="left", box=SIMPLE_HEAD, padding=0)
+    table.caption = "\n".join(note for note in found.notes if note != ON_MORE)
+    for name in (shown := [name for name in found.head if name not in IN_FILES]):
+        table.add_column(
+            name.replace("the ", "the\n"), justify="right" if name else "left", no_wrap=bool(name), overflow="fold"
+        )
+    for line in found.lines:
+        cells = [cell.replace(" ± ", "\n± ") for cell in line[1 : len(shown)]]
+        table.add_row(line[0], *(re.sub(r" \(([^,)]+).*", r"\n(\1)", cell) for cell in cells))
+    print_table(table)
 
 
 def _list(library: Any, scale: str, out: Path, results: Path, teachers: Path | None, settings: Sequence[str]) -> None:

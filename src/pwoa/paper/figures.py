@@ -29,7 +29,7 @@ def draw(plan: Plan, rows: Sequence[Row], plane: Sequence[Row], folder: Path) ->
     y = by_show.get(plan.show) or _measure(plan, rows)
     files = [folder / f"{plan.name}.{ending}" for ending in FORMATS]
     for file in files:
-        line_panels(panels, file, x=labels[plan.x], y=y, title=plan.title, doubling=plan.x == "rate")
+        line_panels(panels, file, x=labels[plan.x], y=y, title=plan.heading, doubling=plan.x == "rate")
     return files
 
 

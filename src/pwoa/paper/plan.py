@@ -67,7 +67,7 @@ Where = Callable[[str], str]
 class Plan:
     """A table or figure: how it is shown, its label in the paper's source, its cells, and what a figure's x axis is.
 
-    attacks: what its table has columns for.
+    attacks: what its table has columns for. stand_in: what it is rehearsed on, if it is.
     """
 
     name: str
@@ -77,6 +77,12 @@ class Plan:
     cells: tuple[Cell, ...]
     x: str = ""
     attacks: tuple[str, ...] = ATTACKS
+    stand_in: str = ""
+
+    @property
+    def heading(self) -> str:
+        """What its table and its figure are called."""
+        return f"{self.title}: a rehearsal on {self.stand_in}" if self.stand_in else self.title
 
     def shows(self, row: Mapping[str, Any]) -> bool:
         """Tell whether a row may be shown, by the table that it was measured for."""
@@ -104,7 +110,8 @@ def load_plan(name: str, scale: str, where: Where, settings: Sequence[str] = ())
         cells += _cells(name, grid, scale, where, given)
     kept = _kept(cells, scale)
     attacks = tuple(tree.get("attacks", ATTACKS))
-    return Plan(name, tree["title"], tree["show"], tree["label"], tuple(kept), tree.get("x", ""), attacks)
+    stand_in = scales()[scale].get("stand_in", "") if kept else ""
+    return Plan(name, tree["title"], tree["show"], tree["label"], tuple(kept), tree.get("x", ""), attacks, stand_in)
 
 
 @cache

@@ -59,6 +59,13 @@ class Table:
         )
 
 
+OF_TEACHER = "of the teacher's"
+"""The column of how much of the teacher's robust accuracy is kept."""
+IN_FILES = ("95 % interval", "epochs", "training", "run")
+"""The last columns, for which there is no room on a terminal."""
+ON_MORE = "Beside the paper's number stands the difference. The interval is of the last attack."
+"""What is said of that for which there is no room."""
+
 _STYLE = (
     "body{font:15px/1.45 system-ui,sans-serif;margin:2em;color:#222}table{border-collapse:collapse}"
     "th,td{padding:.25em .7em;text-align:right;border-bottom:1px solid #ddd;white-space:nowrap}"
@@ -85,6 +92,16 @@ class Found:
     def strongest(self) -> str:
         """The attack that ends the line: AutoAttack, or the one that stands in for it."""
         return "autoattack" if self.values.get("autoattack") is not None else "strong"
+
+    @property
+    def stands_in(self) -> bool:
+        """Whether `strong` stands in for AutoAttack."""
+        return self.strongest == "strong" and self.values.get("strong") is not None
+
+    def deviation(self, attack: str) -> float | None:
+        """Return the standard deviation over the seeds; None of a single one."""
+        known = [row[attack] for row in self.rows if row.get(attack) is not None]
+        return statistics.stdev(known) if len({row.get("seed") for row in self.rows}) > 1 < len(known) else None
 
 
 def find(rows: Sequence[Row], cell: Cell) -> Found | None:
@@ -169,9 +186,16 @@ def table_of(plan: Plan, rows: Sequence[Row]) -> Table:
             shown.add(cell.key.dense)
             lines.append(_line(plan, cell.dense, teacher, None))
         lines.append(_line(plan, cell, found[cell], teacher))
-    head = ["", *map(attack_label, plan.attacks), *(["median distance"] if plan.show == "curve" else [])]
-    head += ["95 % interval", "of the teacher's", "epochs", "training", "run"]
-    return Table(plan.title, tuple(head), tuple(lines), _notes(plan, [*found.values(), *dense.values()]))
+    there = [one for one in (*found.values(), *dense.values()) if one]
+    head = ["", *map(attack_label, _columns(plan, there)), *(["median distance"] if plan.show == "curve" else [])]
+    head += [OF_TEACHER, *IN_FILES]
+    return Table(plan.heading, tuple(head), tuple(lines), _notes(plan, there))
+
+
+def _columns(plan: Plan, found: Sequence[Found]) -> list[str]:
+    """Return what the columns are of: the plan's attacks; if nothing but `strong` was run, that for AutoAttack."""
+    instead = any(one.stands_in for one in found) and not any(one.values.get("autoattack") for one in found)
+    return ["strong" if instead and attack == "autoattack" else attack for attack in plan.attacks]
 
 
 def _line(plan: Plan, cell: Cell, found: Found | None, teacher: Found | None) -> tuple[str, ...]:
@@ -181,10 +205,10 @@ def _line(plan: Plan, cell: Cell, found: Found | None, teacher: Found | None) ->
     key = cell.key if dense else replace(cell.paper, architecture=cell.key.architecture)
     cells = [_name(key) + (" †" if found and found.to_scale else "")]
     for attack in plan.attacks:
-        own = values.get(attack)
-        if attack == "autoattack" and own is None:
-            own = values.get("strong")
-        cells.append(_cell(own, paper.get(attack)) + (" ‡" if found and _of_fewer_seeds(found, attack) else ""))
+        measured = found.strongest if found and attack == "autoattack" else attack
+        deviation = found.deviation(measured) if found and not dense else None
+        fewer = " ‡" if found and _of_fewer_seeds(found, attack) else ""
+        cells.append(_cell(values.get(measured), paper.get(attack), deviation) + fewer)
     if plan.show == "curve":
         median = values.get("median_distance")
         cells.append("" if median is None else f"{median:.3g}")
@@ -198,7 +222,7 @@ def _line(plan: Plan, cell: Cell, found: Found | None, teacher: Found | None) ->
     if paper.get("hours"):
         seconds = f"{seconds} ({paper['hours']:g} h)".strip()
     kept = "" if dense else _retention(found, teacher, paper, cell.paper)
-    return (*cells, interval, kept, epochs, seconds, runs)
+    return (*cells, kept, interval, epochs, seconds, runs)
 
 
 def _of_fewer_seeds(found: Found, attack: str) -> bool:
@@ -222,13 +246,12 @@ def _name(key: Key) -> str:
     return f"{key.rate:g}×: {what}{mix}" + ("" if key.teacher else f" ({key.architecture}-Lite)")
 
 
-def _cell(here: float | None, paper: float | None) -> str:
-    """Write an accuracy, and in brackets the paper's and the difference."""
+def _cell(here: float | None, paper: float | None, deviation: float | None) -> str:
+    """Write an accuracy with its deviation over the seeds, and in brackets the paper's and the difference."""
     if here is None:
         return "" if paper is None else f"({paper:.2f})"
-    if paper is None:
-        return f"{here:.2f}"
-    return f"{here:.2f} ({paper:.2f}, {here - paper:+.2f})".replace("-", "−")
+    own = f"{here:.2f}" if deviation is None else f"{here:.2f} ± {deviation:.2f}"
+    return own if paper is None else f"{own} ({paper:.2f}, {here - paper:+.2f})".replace("-", "−")
 
 
 def _interval(found: Found) -> str:
@@ -253,22 +276,25 @@ def _retention(found: Found | None, teacher: Found | None, paper: Mapping[str, A
     return f"{here} ({100 * robust / dense:.0f} %)".strip() if robust is not None and dense else here
 
 
-def _notes(plan: Plan, found: Sequence[Found | None]) -> tuple[str, ...]:
-    there = [one for one in found if one]
-    notes = ["Accuracy in percent; in brackets the paper's, and the difference. The interval is of the last attack."]
+def _notes(plan: Plan, there: Sequence[Found]) -> tuple[str, ...]:
+    notes = ["Accuracy in percent; in brackets the paper's.", ON_MORE]
+    if any(one.deviation(attack) is not None for one in there for attack in (*plan.attacks, one.strongest)):
+        notes.append(
+            "Where there is a ±, it is the mean over the seeds of the runs that are named, and their deviation."
+        )
     if any(one.to_scale for one in there):
         notes.append("† to scale: other epochs, settings or data than the paper's.")
     if any(_of_fewer_seeds(one, attack) for one in there for attack in plan.attacks):
         notes.append("‡ of fewer seeds than the rest of the line.")
     if not all(cell.comparable for cell in plan.cells):
         notes.append("A rehearsal on other data than the paper's, so its numbers are left out.")
-    if any(one.values.get("autoattack") is None and one.values.get("strong") is not None for one in there):
-        notes.append("Where AutoAttack was not run, its column has strong: APGD-CE and APGD-T.")
+    if any(one.stands_in for one in there):
+        notes.append("AutoAttack was not run everywhere; strong, in its place, is APGD-CE and APGD-T.")
     n = sorted({row.get("n_autoattack") or 0 for one in there for row in one.rows} - {0})
     if n:
         notes.append(f"AutoAttack on the first {' or '.join(f'{count:,}' for count in n)} test images.")
     if plan.label:
-        notes.append(f"In the paper: {plan.label}.")
+        notes.append(f"In the paper's source: {plan.label}.")
     return tuple(notes)
 
 
