@@ -33,6 +33,7 @@ class Threat:
             if not (isinstance(value, Real) and 0 <= value <= high):
                 levels = self.norm == "linf" and isinstance(value, Real) and 1 < value <= 255
                 meant = f"; for {value:g} of 255 give {value:g}/255" if levels else ""
+                meant = "; give a number, as 8 / 255" if isinstance(value, str) else meant
                 raise InputError(f"threat.{name} = {brief(value)}; allowed: from 0 to {high:g} in {self.norm}{meant}")
 
     def __str__(self) -> str:

@@ -252,8 +252,10 @@ def test_of_a_run_its_own_recipe_says_how_it_is_evaluated_and_set_changes_that(f
     assert measured() == (20, ["natural", "pgd2", "strong"])
     assert measured("--set", "evaluation.images=40") == (40, ["natural", "pgd2", "strong"])
     assert measured("--set", "evaluation.attacks=natural") == (20, ["natural"])
-    assert measured("--set", "evaluation.images=40", "--images", "30", "--attacks", "fgsm") == (30, ["natural", "fgsm"])
-    assert measured("--set", "evaluation.attacks=paper", "--attacks", "natural", "--set", "threat.radius=0.1")[0] == 20
+    assert measured("--images", "30", "--attacks", "fgsm") == (30, ["natural", "fgsm"])
+    assert measured("--attacks", "natural", "--set", "threat.radius=0.1")[0] == 20
+    code, _, err = call("evaluate", finished, "--set", "evaluation.images=40", "--images", "30")
+    assert (code, err) == (2, "error: evaluation.images is given twice, as 30 and as 40; leave one out\n")
     (folder,) = (path for path in tmp_path.iterdir() if "radius" in path.name)
     assert json.loads((folder / "result.json").read_text())["threat"]["radius"] == 0.1
 

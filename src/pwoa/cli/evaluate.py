@@ -14,7 +14,7 @@ from pwoa.cli.options import (
     RecipeOption,
     SetOption,
     StdOption,
-    given,
+    changes_of,
     print_notes,
     print_table,
     print_warning,
@@ -69,7 +69,7 @@ def evaluate(
 
     Example: [bold]pwoa evaluate trades.pt --data cifar10 --attacks autoattack[/bold]
     """
-    from pwoa.recipe import numbers, parse_setting
+    from pwoa.recipe import numbers
     from pwoa.threat import parse_radii
 
     options = {
@@ -82,7 +82,7 @@ def evaluate(
         "evaluation.checks": checks,
         "evaluation.radii": parse_radii(radii) if radii else None,
     }
-    changes = dict(map(parse_setting, settings or [])) | given(options)
+    changes = changes_of(settings, options)
     means, deviations = numbers(mean or "", "--mean"), numbers(std or "", "--std")
 
     from pwoa.evaluation.evaluate import AUTO

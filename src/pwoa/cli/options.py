@@ -3,7 +3,7 @@
 import os
 import sys
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
@@ -169,10 +169,12 @@ def about(
     """Prune adversarially robust networks without adversarial examples."""
 
 
-def given(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options that were given, by the setting that each is short for; paths as text."""
+def changes_of(settings: Sequence[str] | None, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what --set gives, and the options that were given by the setting that each is short for; paths as text."""
+    from pwoa.recipe.settings import merge, parse_setting
+
     texts = {key: str(value) if isinstance(value, Path) else value for key, value in options.items()}
-    return {key: value for key, value in texts.items() if value is not None}
+    return merge(dict(map(parse_setting, settings or ())), texts)
 
 
 def console() -> Any:

@@ -19,7 +19,7 @@ from pwoa.cli.options import (
     RecipeOption,
     SetOption,
     StdOption,
-    given,
+    changes_of,
     print_notes,
     print_table,
     print_warnings,
@@ -59,7 +59,7 @@ def prune(
 
     Example: [bold]pwoa prune --recipe cifar10 --checkpoint trades.pt --rate 8 --out runs/mine[/bold]
     """
-    from pwoa.recipe import load_recipe, parse_setting, recorded_recipe
+    from pwoa.recipe import load_recipe, recorded_recipe
 
     options = {
         "method": method,
@@ -73,7 +73,7 @@ def prune(
         "training.seed": seed,
         "training.device": None if device == "auto" else device,
     }
-    changes = dict(map(parse_setting, settings or [])) | given(options)
+    changes = changes_of(settings, options)
     load_recipe(recipe, changes).with_settings(changes)  # a mistake is found before torch is imported
 
     from pwoa.progress import ConsoleProgress
@@ -122,7 +122,7 @@ def pretrain(
 
     Example: [bold]pwoa pretrain --recipe teacher-cifar10 --lite 8 --out runs/lite[/bold]
     """
-    from pwoa.recipe import load_recipe, parse_setting, recipe_for, recorded_recipe
+    from pwoa.recipe import load_recipe, recipe_for, recorded_recipe
 
     options = {
         "method": method,
@@ -135,7 +135,7 @@ def pretrain(
         "training.seed": seed,
         "training.device": None if device == "auto" else device,
     }
-    changes = dict(map(parse_setting, settings or [])) | given(options)
+    changes = changes_of(settings, options)
     load_recipe(recipe, changes).with_settings(changes)  # a mistake is found before torch is imported
 
     from pwoa.progress import ConsoleProgress

@@ -10,7 +10,7 @@ from numbers import Integral, Real
 from types import NoneType
 from typing import Any
 
-from pwoa.errors import InputError, did_you_mean
+from pwoa.errors import InputError, brief, did_you_mean
 
 OWN, GIVEN = "own", "given"
 """The fields of a recipe that are no sections: the settings of the method itself, and the names of what was given."""
@@ -84,7 +84,22 @@ def merge(settings: Mapping[str, Any] | None, given: Mapping[str, Any]) -> dict[
     changes: dict[str, Any] = {}
     for name, value in (settings or {}).items():
         changes |= {f"{name}.{key}": own for key, own in value.items()} if isinstance(value, Mapping) else {name: value}
-    return changes | {key: value for key, value in given.items() if value is not None}
+    own = {key: value for key, value in given.items() if value is not None}
+    for key in own.keys() & changes.keys():
+        if own[key] != changes[key]:
+            raise InputError(f"{key} is given twice, as {brief(own[key])} and as {brief(changes[key])}; leave one out")
+    return changes | own
+
+
+def key_hint(key: str, known: Iterable[str]) -> str:
+    """Return which settings an unknown key may stand for: those that end with it, or the nearest."""
+    keys = list(known)
+    if inner := [repr(one) for one in keys if one.rpartition(".")[2] == key]:
+        *others, last = inner
+        return f"did you mean {', '.join(others)} or {last}?" if others else f"did you mean {last}?"
+    section, dot, name = key.rpartition(".")
+    own = [one.removeprefix(section + dot) for one in keys if one.startswith(section + dot)] if dot else keys
+    return did_you_mean(name, own, section + dot) if own else did_you_mean(key, keys)
 
 
 def replace(target: Any, tree: Mapping[str, Any], where: str, prefix: str) -> Any:
@@ -95,7 +110,7 @@ def replace(target: Any, tree: Mapping[str, Any], where: str, prefix: str) -> An
     for key, value in tree.items():
         path = prefix + key
         if key not in fields:
-            raise InputError(f"{where}: unknown key {path!r} ({did_you_mean(key, list(fields), prefix)})")
+            raise InputError(f"{where}: unknown key {path!r} ({key_hint(path, _keys_of(target, prefix))})")
         current = getattr(target, key)
         if dataclasses.is_dataclass(current):
             if not isinstance(value, Mapping):
@@ -107,6 +122,14 @@ def replace(target: Any, tree: Mapping[str, Any], where: str, prefix: str) -> An
         return dataclasses.replace(target, **changes)
     except InputError as error:  # from a section that checks its values against each other
         raise InputError(f"{where}: {error}") from None
+
+
+def _keys_of(section: Any, prefix: str) -> list[str]:
+    """Return the keys of a recipe or a section of it, and those of its sections."""
+    names = [f.name for f in dataclasses.fields(section) if f.name not in (OWN, GIVEN)]
+    inner = {name: getattr(section, name) for name in names if dataclasses.is_dataclass(getattr(section, name))}
+    own = [prefix + name for name in names]
+    return [*own, *(key for name, part in inner.items() for key in _keys_of(part, f"{prefix}{name}."))]
 
 
 def _convert(value: Any, kind: Any, path: str, where: str) -> Any:

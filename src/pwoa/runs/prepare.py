@@ -16,7 +16,7 @@ from pwoa.attacks.registry import TRANSFER, parse_attacks
 from pwoa.data.images import Data
 from pwoa.data.load import load_data
 from pwoa.devices import choose_device, choose_threads, device_name, using_threads
-from pwoa.errors import Diverged, InputError, ThreatWarning, counted
+from pwoa.errors import Diverged, InputError, ThreatWarning, brief, counted
 from pwoa.evaluation.measure import measure, parts
 from pwoa.evaluation.scores import Scores, weak_steps
 from pwoa.evaluation.subject import Subject, curve_threats
@@ -184,10 +184,19 @@ def finished_result(run: Run, network: nn.Module, processes: Processes, progress
     return Result(load_model(run.path, architecture=network), run.path, run.result(), run.metrics())
 
 
+def _what_it_is(given: Any) -> str:
+    """Name what stands in the place of a network, and what to give instead where that is clear."""
+    if isinstance(given, Mapping):
+        return "a dictionary of weights; give its file to pwoa.load_model(FILE, architecture=NETWORK)"
+    if isinstance(given, type):
+        return f"a class; give an instance, as {given.__name__}()"
+    return brief(given)
+
+
 def check_network(network: Any, role: str) -> None:
     """Refuse what is given in the place of a network and is none, or none yet."""
     if not isinstance(network, (nn.Module, NoneType)):
-        raise InputError(f"the {role} must be an nn.Module, not {network!r}")
+        raise InputError(f"the {role} must be an nn.Module, not {_what_it_is(network)}")
     if network is not None:
         check_complete(network)
 

@@ -14,7 +14,7 @@ from pwoa.methods import METHODS, Method, find_method
 from pwoa.methods.pace import pace_notes
 from pwoa.recipe import load_recipe, preset_for, presets, recipe_for, refuse_code, teacher_recipe_for
 from pwoa.recipe.sections import Recipe, flat
-from pwoa.recipe.settings import parse_setting
+from pwoa.recipe.settings import key_hint, parse_setting, toml_value
 from pwoa.storage.reading import read_toml
 
 LARGEST_GRID = 10_000
@@ -86,7 +86,8 @@ def _expand(
         raise InputError(f"{path}: nothing to run; give a recipe, a data set (data.name in the table set), or a grid")
     for key, values in grid.items():
         if not isinstance(values, list) or not values:
-            raise InputError(f"{path}: grid.{key} = {values!r} is not a list of values")
+            how = "" if isinstance(values, list) else f"; write [{toml_value(values)}], or put it in the table set"
+            raise InputError(f"{path}: grid.{key} = {values!r} is not a list of values{how}")
         for table in (value for value in values if isinstance(value, Mapping)):
             _check_table(key, table, path)
     if (count := math.prod(len(values) for values in grid.values())) > LARGEST_GRID:
@@ -194,7 +195,7 @@ def check_known(keys: Iterable[str], where: str | Path) -> None:
         if key in sections:
             raise InputError(f"{where}: {key!r} is a section; give {key}.KEY a value")
         if key not in known:
-            raise InputError(f"{where}: unknown key {key!r} ({did_you_mean(key, sorted(known))})")
+            raise InputError(f"{where}: unknown key {key!r} ({key_hint(key, sorted(known))})")
 
 
 def _keys(grid: Mapping[str, Sequence[Any]]) -> Iterator[str]:
