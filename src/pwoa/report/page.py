@@ -11,11 +11,12 @@ from pwoa import __version__
 from pwoa.errors import InputError
 from pwoa.report.charts import accuracy_bars, hsic_plane, learning_curves, loss_parts, security_curves
 from pwoa.report.figure import Figure
-from pwoa.report.gather import failures, gather
+from pwoa.report.gather import gather, left_out
 from pwoa.report.html import Markup, element, join
 from pwoa.report.overview import FEW, anchors, figures_of, lead_of_many, overview_of, runs_of, title_of_many
 from pwoa.report.sections import STUDENT, TEACHER, lead_of, model_name, parts_of, sections_of, title_of
 from pwoa.report.story import Story
+from pwoa.report.sweeps import failures
 from pwoa.storage.folder import naming, replacing
 
 NAME = "report.html"
@@ -38,7 +39,8 @@ def report(*folders: str | Path, out: str | Path | None = None, plots: str | Seq
     stories = gather(folders)
     target = Path(out) if out is not None else (Path(folders[0]) if len(folders) == 1 else Path()) / NAME
     failed = {name: why for folder in folders for name, why in failures(Path(folder)).items()}
-    content = render(stories, _named(folders), failed).encode("utf-8", "replace")
+    notes = [note for folder in folders if (note := left_out(Path(folder), stories))]
+    content = render(stories, _named(folders), failed, notes).encode("utf-8", "replace")
     with naming(target.parent):
         target.parent.mkdir(parents=True, exist_ok=True)
     with replacing(target) as file:
@@ -51,9 +53,18 @@ def report(*folders: str | Path, out: str | Path | None = None, plots: str | Seq
 
 
 def render(
-    stories: Sequence[Story], title: str, failed: Mapping[str, str] | None = None, *, live: bool = False, up: str = ""
+    stories: Sequence[Story],
+    title: str,
+    failed: Mapping[str, str] | None = None,
+    notes: Sequence[str] = (),
+    *,
+    live: bool = False,
+    up: str = "",
 ) -> str:
-    """Return the page of one or several folders. live: it renews itself. up: where a list of all pages is."""
+    """Return the page of one or several folders.
+
+    notes: what is said first. live: it renews itself. up: where a list of all pages is.
+    """
     if len(stories) == 1:
         (story,) = stories
         heading, lead = title_of(story), lead_of(story)
@@ -65,7 +76,8 @@ def render(
         shown = list(zip(anchors(stories), stories, strict=True)) if len(stories) <= 2 * FEW else []
         links = [("#overview", "All together"), *((f"#{anchor}", story.name) for anchor, story in shown)]
         main = overview_of(stories, failed or {}) + runs_of(stories)
-    return shell(heading, over, lead, links, main, live=live, up=up)
+    said = join(element("div", element("p", f"{note}."), class_="note missing") for note in notes)
+    return shell(heading, over, lead, links, said + main, live=live, up=up)
 
 
 def shell(
