@@ -37,6 +37,8 @@ def report(*folders: str | Path, out: str | Path | None = None, plots: str | Seq
         raise InputError("name at least one folder of a run, an evaluation or a sweep")
     formats = _formats(plots)
     stories = gather(folders)
+    if empty := [story.path for story in stories if story.kind == "folder"]:
+        raise InputError(f"{empty[0]} has no run in it; give the folder of a run, an evaluation or a sweep")
     target = Path(out) if out is not None else (Path(folders[0]) if len(folders) == 1 else Path()) / NAME
     failed = {name: why for folder in folders for name, why in failures(Path(folder)).items()}
     notes = [note for folder in folders if (note := left_out(Path(folder), stories))]
