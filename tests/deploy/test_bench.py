@@ -186,7 +186,8 @@ def test_an_exported_model_is_timed_by_its_own_route(tiny_teacher: TinyNet, tiny
         (str(folder), "onnx", True),
         (str(folder), "c", False),
     ]
-    assert rows[0]["error"] == "model.onnx is exported already, and not for torch"
+    assert rows[0]["error"] == "model.onnx is exported already; the route onnx (onnxruntime) times it"
+    assert rows[3]["error"] == rows[4]["error"] == "c is exported already; the route c (C) times it"
     assert rows[5]["macs"] == 36 * 36 + 144 * 16 + 16 * 3
 
 
@@ -211,6 +212,12 @@ def test_an_exported_model_is_timed_on_the_data_of_its_run(name: str, route: str
     found = pwoa.bench(exported / "export" / name, routes=route, **QUICK)
     assert found.about["data"] == "mnist-mini"
     assert ["error" in row for row in found.rows] == [False]
+
+
+def test_an_int8_file_says_which_route_times_it(exported: Path) -> None:
+    wrong, right = pwoa.bench(exported / "export" / "model.int8.onnx", routes="int8,onnx", **QUICK).rows
+    assert wrong["error"] == "model.int8.onnx is exported already; the route onnx (onnxruntime) times it"
+    assert (right["route"], "error" in right) == ("onnx", False)
 
 
 def test_an_exported_model_that_is_not_of_the_run_beside_it_has_no_data(exported: Path, tmp_path: Path) -> None:
