@@ -113,7 +113,7 @@ def bench(
 
     Example: `bench("runs/mine", teacher="trades.pt").fastest("runs/mine")`.
 
-    models: one or more of what `load_model` takes, or networks by name.
+    models: one or more of what `load_model` takes, also what `prune` returns, or networks by name.
     data: what `load_data` takes; None takes that of the first model that is a run, or was exported from one and lies in
         it.
     teacher: the dense network that the models are compared with.
@@ -366,7 +366,7 @@ def _counts(threads: str | int | Sequence[int | str]) -> list[int]:
 
 
 def _sources(models: Source | Sequence[Source] | Mapping[str, Source], teacher: Source | None) -> dict[str, Source]:
-    """Return the models by name, the teacher first."""
+    """Return the models by name, the teacher first; a run that `prune` returned goes by its folder."""
     named: dict[str, Source] = {} if teacher is None else {TEACHER: teacher}
     if isinstance(models, Mapping):
         return named | dict(models)

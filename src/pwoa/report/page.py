@@ -2,6 +2,7 @@
 
 import base64
 import hashlib
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from importlib import resources
@@ -24,11 +25,12 @@ NAME = "report.html"
 FORMATS = ("svg", "png", "pdf")
 
 
-def report(*folders: str | Path, out: str | Path | None = None, plots: str | Sequence[str] = ()) -> Path:
+def report(*folders: str | os.PathLike[str], out: str | Path | None = None, plots: str | Sequence[str] = ()) -> Path:
     """Write one page of runs, evaluations or sweeps, and return where it is.
 
     Example: `report("runs/mine")`, or `report("runs/a", "runs/b", out="both.html", plots="svg,png")`.
 
+    folders: of runs, evaluations or sweeps, or what `prune` and `pretrain` return.
     out: the page; by default report.html in the folder, or here where several are given.
     plots: formats in which the figures are written as well, into a folder beside the page; they need matplotlib.
     What is missing or damaged in a folder is said in the page.
@@ -36,13 +38,14 @@ def report(*folders: str | Path, out: str | Path | None = None, plots: str | Seq
     if not folders:
         raise InputError("name at least one folder of a run, an evaluation or a sweep")
     formats = _formats(plots)
-    stories = gather(folders)
+    places = list(map(Path, folders))
+    stories = gather(places)
     if empty := [story.path for story in stories if story.kind == "folder"]:
         raise InputError(f"{empty[0]} has no run in it; give the folder of a run, an evaluation or a sweep")
-    target = Path(out) if out is not None else (Path(folders[0]) if len(folders) == 1 else Path()) / NAME
-    failed = {name: why for folder in folders for name, why in failures(Path(folder)).items()}
-    notes = [note for folder in folders if (note := left_out(Path(folder), stories))]
-    content = render(stories, _named(folders), failed, notes).encode("utf-8", "replace")
+    target = Path(out) if out is not None else (places[0] if len(places) == 1 else Path()) / NAME
+    failed = {name: why for folder in places for name, why in failures(folder).items()}
+    notes = [note for folder in places if (note := left_out(folder, stories))]
+    content = render(stories, _named(places), failed, notes).encode("utf-8", "replace")
     with naming(target.parent):
         target.parent.mkdir(parents=True, exist_ok=True)
     with replacing(target) as file:
@@ -143,7 +146,7 @@ def policy(live: bool) -> str:
     return "; ".join(parts)
 
 
-def _named(folders: Sequence[str | Path]) -> str:
+def _named(folders: Sequence[Path]) -> str:
     """Return the names of the folders that a page is of, for the line above its title."""
     names = [str(folder) for folder in folders]
     return ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
