@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import shutil
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -26,6 +27,7 @@ from pwoa.deploy.bench import ROUNDS, Bench, _busyness, _Lane, _time_in_turns
 from pwoa.deploy.memory import peak_memory
 from pwoa.deploy.routes import ROUTES, Artefact, Route, Task, find_routes
 from pwoa.errors import InputError
+from pwoa.models.architectures.registry import build
 from pwoa.progress import Progress
 from pwoa.recipe import Recipe, load_recipe
 from tests.conftest import TinyNet
@@ -184,8 +186,55 @@ def test_an_exported_model_is_timed_by_its_own_route(tiny_teacher: TinyNet, tiny
         (str(folder), "onnx", True),
         (str(folder), "c", False),
     ]
-    assert rows[0]["error"] == "model.onnx is exported already, and not for torch"
+    assert rows[0]["error"] == "model.onnx is exported already; the route onnx (onnxruntime) times it"
+    assert rows[3]["error"] == rows[4]["error"] == "c is exported already; the route c (C) times it"
     assert rows[5]["macs"] == 36 * 36 + 144 * 16 + 16 * 3
+
+
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of embedded data, with all that can be exported from it."""
+    names = {"search.epochs": 1, "finetune.epochs": 1, "data.images": 128, "data.validation": 32}
+    settings = {**names, "evaluation.images": 20, "evaluation.attacks": "natural", "evaluation.checks": False}
+    settings |= {"evaluation.strong": 0}
+    folder = tmp_path_factory.mktemp("runs") / "mine"
+    pwoa.prune(build("lenet@0.125", 10, 1), "mnist-mini", rate=8, settings=settings, folder=folder, force=True)
+    for kind in ("packed", "onnx", "int8", "c"):
+        pwoa.export(folder, kind)
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("name", "route"),
+    [("model.packed.safetensors", "torch"), ("model.onnx", "onnx"), ("model.int8.onnx", "onnx"), ("c", "c")],
+)
+def test_an_exported_model_is_timed_on_the_data_of_its_run(name: str, route: str, exported: Path) -> None:
+    found = pwoa.bench(exported / "export" / name, routes=route, **QUICK)
+    assert found.about["data"] == "mnist-mini"
+    assert ["error" in row for row in found.rows] == [False]
+
+
+def test_an_int8_file_says_which_route_times_it(exported: Path) -> None:
+    wrong, right = pwoa.bench(exported / "export" / "model.int8.onnx", routes="int8,onnx", **QUICK).rows
+    assert wrong["error"] == "model.int8.onnx is exported already; the route onnx (onnxruntime) times it"
+    assert (right["route"], "error" in right) == ("onnx", False)
+
+
+def test_an_exported_model_that_is_not_of_the_run_beside_it_has_no_data(exported: Path, tmp_path: Path) -> None:
+    file = exported / "export" / "model.onnx"
+    moved = Path(shutil.copy(file, tmp_path / "model.onnx"))
+    with pytest.raises(InputError, match="no model is a run, which knows its data"):
+        pwoa.bench(moved, routes="onnx", **QUICK)
+    assert pwoa.bench([moved, file], routes="onnx", **QUICK).about["data"] == "mnist-mini"
+
+
+def test_data_given_in_python_are_wanted_again(
+    tiny_teacher: TinyNet, tiny_data: Data, quick: Callable[..., Recipe], tmp_path: Path
+) -> None:
+    data = dataclasses.replace(tiny_data, name="custom")
+    run = pwoa.prune(tiny_teacher, data, recipe=quick(), folder=tmp_path / "run", force=True).folder
+    with pytest.raises(InputError, match=r"run was made from data given in Python; give them again: --data"):
+        pwoa.bench(run, architecture=TinyNet(), routes="torch", **QUICK)
 
 
 def test_the_result_is_kept_and_replaced_but_nothing_else_is(

@@ -172,6 +172,8 @@ def test_only_the_same_export_is_written_again(run: Result, tmp_path: Path) -> N
     for source, values in (("embedded", None), (run, "float16")):
         with pytest.raises(InputError, match="holds another export; choose another folder with --out"):
             export(source, "packed", tmp_path, values=values)
+    with pytest.raises(InputError, match="not 'int4'"):  # which no folder would help
+        export(run, "packed", tmp_path, values="int4")
     other = tmp_path / "model.onnx"
     other.write_bytes(b"mine")
     with pytest.raises(InputError, match="exists and is no export"):
@@ -221,6 +223,7 @@ def test_a_run_of_data_given_in_python_wants_them_again(
     [
         (["embedded", "--to", "onxx"], r"cannot export to 'onxx' \(did you mean 'onnx'\?\)"),
         (["embedded", "--to", "onnx", "--values", "int8"], "goes with packed files"),
+        (["embedded", "--to", "packed", "--values", "int4"], r"kept as float32, float16, int8, not 'int4' \(did you"),
         (["embedded", "--to", "packed", "--images", "0"], "on 1 image or more, not on 0"),
         (["nowhere.pt", "--to", "packed"], "nowhere.pt does not exist"),
         (["embedded"], "--to"),

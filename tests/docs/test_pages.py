@@ -38,6 +38,8 @@ ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 OURS = ("pwoa", "torchrun")
 """Commands that are run; torchrun as `-m pwoa` in one process."""
+FOLLOWED = ("deployment.md", "deployment-c.md", "packed-format.md", "report.md", "bench.md")
+"""Pages whose blocks can be run one after the other, in one folder."""
 OF_OTHERS = (["ray", "start"], ["hf", "auth", "login"], ["git", "clone"], ["tensorboard", "--logdir"])
 """How commands begin that are not ours to run."""
 
@@ -125,6 +127,11 @@ def test_nothing_in_a_fence_is_left_out() -> None:
 @pytest.mark.usefixtures("here")
 @pytest.mark.parametrize("block", RUN, ids=str)
 def test_commands_run_one_after_the_other(block: Block) -> None:
+    run_commands(block)
+
+
+def run_commands(block: Block) -> None:
+    """Run our commands of a block, of which none may fail."""
     for command in commands_of(block):
         if command.words[0] in OURS:
             result = CliRunner().invoke(app, command.words[command.words.index("pwoa") + 1 :])
@@ -155,12 +162,28 @@ def test_a_command_of_another_program_names_what_there_is(command: Command) -> N
 @pytest.mark.parametrize("block", PYTHON, ids=str)
 @pytest.mark.usefixtures("here")
 def test_python_runs(block: Block, workshop: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    names = run_python(block, monkeypatch)
+    if check := CHECKS.get(block.heading):
+        check(names, workshop)
+
+
+def run_python(block: Block, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """Run the Python of a block, and return the names that it has made."""
     module = ModuleType("document")
     monkeypatch.setitem(sys.modules, "document", module)  # where dataclasses look for their types
     tree = ast.increment_lineno(ast.parse(block.text), block.line - 1)
     exec(compile(tree, str(block.page), "exec"), vars(module))
-    if check := CHECKS.get(block.heading):
-        check(vars(module), workshop)
+    return vars(module)
+
+
+@pytest.mark.parametrize("name", FOLLOWED)
+@pytest.mark.usefixtures("here")
+def test_a_page_can_be_followed_from_the_top(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for block in (block for block in BLOCKS if block.page.name == name):
+        if block.language == "python":
+            run_python(block, monkeypatch)
+        elif not block.language:
+            run_commands(block)
 
 
 def check_pruned(names: dict[str, Any], workshop: Any) -> None:

@@ -366,6 +366,7 @@ def test_report_is_one_call(made: Path, tmp_path: Path) -> None:
         ((), {}, "name at least one folder"),
         (("nowhere",), {}, "nowhere is not a folder"),
         (("a\0b",), {}, "is not a folder"),
+        ((".",), {}, r"\. has no run in it; give the folder of a run, an evaluation or a sweep$"),
         ((".",), {"plots": "gif"}, "cannot be written as 'gif'"),
     ],
 )
@@ -375,6 +376,15 @@ def test_what_cannot_be_shown_is_told_in_a_line(
     monkeypatch.chdir(tmp_path)
     with pytest.raises(InputError, match=message):
         pwoa.report(*folders, **options)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_folder_without_runs_is_an_error_beside_one_too(made: Path, tmp_path: Path) -> None:
+    ended = CliRunner().invoke(
+        app, ["report", str(made / "evaluation"), str(tmp_path), "--out", str(tmp_path / "p.html")]
+    )
+    expected = f"error: {tmp_path} has no run in it; give the folder of a run, an evaluation or a sweep\n"
+    assert (ended.exit_code, ended.stderr) == (2, expected)
     assert not list(tmp_path.iterdir())
 
 

@@ -32,6 +32,7 @@ from pwoa.errors import InputError, counted, first_line
 from pwoa.models.border import as_logits
 from pwoa.models.compiled import CModel
 from pwoa.models.load import Source, lacks_architecture, load_model, refuse_missing
+from pwoa.models.twins import twin_of
 from pwoa.progress import Progress, choose_progress
 from pwoa.recipe import recorded_recipe, records_recipe
 from pwoa.sparsity import count_multiply_adds
@@ -112,8 +113,9 @@ def bench(
 
     Example: `bench("runs/mine", teacher="trades.pt").fastest("runs/mine")`.
 
-    models: one or more of what `load_model` takes, or networks by name.
-    data: what `load_data` takes; None takes that of the first model that is a run.
+    models: one or more of what `load_model` takes, also what `prune` returns, or networks by name.
+    data: what `load_data` takes; None takes that of the first model that is a run, or was exported from one and lies in
+        it.
     teacher: the dense network that the models are compared with.
     routes: of `pwoa.deploy.routes.ROUTES`; all by default. One that is not installed is named in `missing`.
     threads: how many to compute with; `all` is one for each core.
@@ -364,7 +366,7 @@ def _counts(threads: str | int | Sequence[int | str]) -> list[int]:
 
 
 def _sources(models: Source | Sequence[Source] | Mapping[str, Source], teacher: Source | None) -> dict[str, Source]:
-    """Return the models by name, the teacher first."""
+    """Return the models by name, the teacher first; a run that `prune` returned goes by its folder."""
     named: dict[str, Source] = {} if teacher is None else {TEACHER: teacher}
     if isinstance(models, Mapping):
         return named | dict(models)
@@ -380,11 +382,19 @@ def _sources(models: Source | Sequence[Source] | Mapping[str, Source], teacher: 
 def _load_data(sources: Mapping[str, Source], data: Any, data_folder: str | Path | None, progress: Progress) -> Data:
     if data is None:
         paths = [source for source in sources.values() if not isinstance(source, nn.Module)]
-        run = next((path for path in paths if records_recipe(os.fspath(path))), None)
+        run = next(filter(None, map(_run_of, paths)), None)
         if run is None:
             for path in paths:
                 refuse_missing(path)
             raise InputError("no model is a run, which knows its data; give --data NAME (in Python: data=)")
-        recorded = recorded_recipe(os.fspath(run)).data
+        recorded = recorded_recipe(run).data
+        if recorded.name == "custom":
+            raise InputError(f"{run} was made from data given in Python; give them again: --data (in Python: data=)")
         data, data_folder = recorded.name, data_folder or recorded.folder or None
     return load_data(data, data_folder=data_folder, progress=progress.reach)
+
+
+def _run_of(path: str | os.PathLike[str]) -> Path | None:
+    """Return the run that a model is, or that an exported one was made from and lies in, as `evaluate` finds it."""
+    name = os.fspath(path)
+    return Path(name) if records_recipe(name) else twin_of(name)

@@ -12,6 +12,7 @@ from pwoa.deploy.artefact import Artefact, Check, checked, identity, read_about,
 from pwoa.deploy.original import Original, Source
 from pwoa.errors import InputError, did_you_mean
 from pwoa.models.border import LogitModel
+from pwoa.models.checkpoints.packed import check_precision
 from pwoa.progress import Progress, choose_progress
 from pwoa.recipe import records_recipe
 from pwoa.runs.folder import Result
@@ -121,6 +122,8 @@ def exports(
         raise InputError(f"cannot export to {odd[0]!r} ({did_you_mean(odd[0], WRITERS)})")
     if values is not None and "packed" not in kinds:
         raise InputError(f"values={values!r} goes with packed files; leave it out")
+    if values is not None:
+        check_precision(values)
     original = Original.of(source, progress=choose_progress(progress), **options)
     folder = Path(out) if out is not None else _usual_folder(source)
     for kind in dict.fromkeys(kinds):

@@ -91,9 +91,14 @@ def _no_compiler(names: tuple[str, ...], how: str) -> str:
     return "" if any(map(shutil.which, names)) else how
 
 
-def _refuse_artefact(model: nn.Module, route: str) -> None:
-    if not getattr(model, "differentiable", True):
-        raise InputError(f"{getattr(model, 'name', 'the model')} is exported already, and not for {route}")
+def _refuse_artefact(model: nn.Module) -> None:
+    """Refuse what was exported before, by another route than the one that times it: its network is not in it."""
+    from pwoa.models.compiled import CModel
+    from pwoa.models.onnx import OnnxModel
+
+    if isinstance(model, (OnnxModel, CModel)):
+        route = "c" if isinstance(model, CModel) else "onnx"
+        raise InputError(f"{model.name} is exported already; the route {route} ({ROUTES[route].label}) times it")
 
 
 # torch
@@ -102,7 +107,7 @@ def _refuse_artefact(model: nn.Module, route: str) -> None:
 def _write_torch(task: Task) -> Artefact:
     import torch
 
-    _refuse_artefact(task.model, "torch")
+    _refuse_artefact(task.model)
     path = task.folder / "model.pt"
     try:
         torch.save(task.model, path)
@@ -147,7 +152,7 @@ def _write_onnx(task: Task) -> Artefact:
 
     if isinstance(task.model, OnnxModel):
         return Artefact(task.model.path, task.model.path.stat().st_size)
-    _refuse_artefact(task.model, "ONNX")
+    _refuse_artefact(task.model)
     path = task.folder / "model.onnx"
     if not path.exists():
         save(to_onnx(task.model, task.sample, task.classes), path, {})
@@ -160,7 +165,7 @@ def _write_int8(task: Task) -> Artefact:
     from pwoa.deploy.int8 import quantise
     from pwoa.deploy.onnx_file import save
 
-    _refuse_artefact(task.model, "int8")
+    _refuse_artefact(task.model)
     path = task.folder / "model.int8.onnx"
     save(quantise(onnx.load(_write_onnx(task).path), task.calibration), path, {})
     return Artefact(path, path.stat().st_size)
@@ -206,7 +211,7 @@ def _write_c(task: Task) -> Artefact:
     if isinstance(task.model, CModel):
         folder = task.model.path
     else:
-        _refuse_artefact(task.model, "C")
+        _refuse_artefact(task.model)
         folder = task.folder / "c"
         write_c(task.model, task.sample, folder)
     return Artefact(folder, (folder / WEIGHTS).stat().st_size)  # the code is the same for every network

@@ -1,5 +1,6 @@
 """Two evaluations side by side, image by image: is one model more robust than the other, and where?"""
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,6 +14,7 @@ from pwoa.evaluation.folder import ASKED, OF_MODEL, OF_TEACHER
 from pwoa.evaluation.scores import FILE, WORST, load_verdicts, paired
 from pwoa.models.checkpoints.folder import DESCRIPTION, read_description
 from pwoa.recipe import records_recipe
+from pwoa.storage.paths import as_path
 from pwoa.threat import Threat
 
 
@@ -70,7 +72,7 @@ class Comparison:
         return self.right[attack]
 
 
-def compare(a: str | Path, b: str | Path | None = None) -> Comparison:
+def compare(a: str | os.PathLike[str], b: str | os.PathLike[str] | None = None) -> Comparison:
     """Compare the evaluations in two folders under every attack that both have, in the order of A.
 
     Example: `compare("runs/a", "runs/b")`; `compare("runs/mine")` compares the teacher of a run with its model.
@@ -78,8 +80,9 @@ def compare(a: str | Path, b: str | Path | None = None) -> Comparison:
     Both must have been measured on the same data; if one was on more images, the first ones are compared, which is
     noted; another threat is a warning. Points of a security curve (`attack@radius`) are attacks like others. Only the
     verdicts are read.
-    a, b: folders of evaluations or of runs; without b, a run.
+    a, b: folders of evaluations or of runs, or what `prune` returns; without b, a run.
     """
+    a, b = as_path(a), as_path(b)
     if b is None:
         a, b = _teacher_of(a), a
     (right_a, about_a), (right_b, about_b) = _read(a), _read(b)

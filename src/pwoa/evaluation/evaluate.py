@@ -3,6 +3,7 @@
 import copy
 import dataclasses
 import json
+import os
 import re
 import warnings
 import zlib
@@ -39,13 +40,14 @@ from pwoa.recipe import (
 from pwoa.recipe.settings import merge
 from pwoa.storage.folder import RESULT
 from pwoa.storage.identity import identity
+from pwoa.storage.paths import as_path
 from pwoa.threat import Threat
 
 AUTO = "auto"
 
 
 def evaluate(
-    model: nn.Module | str | Path,
+    model: nn.Module | str | os.PathLike[str],
     data: Any = None,
     *,
     attacks: str | Sequence[str] | None = None,
@@ -58,9 +60,9 @@ def evaluate(
     checks: bool | None = None,
     recipe: str | Path | Recipe | None = None,
     settings: Mapping[str, Any] | None = None,
-    surrogate: nn.Module | str | Path | None = None,
+    surrogate: nn.Module | str | os.PathLike[str] | None = None,
     surrogate_architecture: str | None = None,
-    twin: nn.Module | str | Path | None = None,
+    twin: nn.Module | str | os.PathLike[str] | None = None,
     architecture: str | nn.Module | None = None,
     checkpoint: str | Path | None = None,
     mean: Sequence[float] | None = None,
@@ -76,7 +78,8 @@ def evaluate(
     Example: `evaluate("runs/mine", attacks="natural,autoattack", images=1000)["autoattack"]`, or
     `dict(evaluate(net, data))` for all accuracies by attack.
 
-    model: a network, or what `load_model` takes (with architecture, checkpoint, mean and std): a run, a checkpoint, ….
+    model: a network, or what `load_model` takes (with architecture, checkpoint, mean and std): a run, also as
+        `prune` returns it, a checkpoint, ….
     data: what `load_data` takes; None takes that of the run.
     attacks, radii, images, batch, seed, precision, checks: short for the settings "evaluation.…" (`pwoa.Evaluation`).
         Without `attacks` the attack `strong` comes after those of the recipe, on `evaluation.strong` images.
@@ -99,6 +102,7 @@ def evaluate(
     progress = choose_progress(progress)
     if not isinstance(threat, (Threat, NoneType)):
         raise InputError(f"the threat must be as pwoa.Threat('linf', 0.3, 0.01), not {threat!r}")
+    model, surrogate, twin = as_path(model), as_path(surrogate), as_path(twin)
     _check_models(model, surrogate, surrogate_architecture, twin)
     short = {"attacks": attacks, "radii": radii, "images": images, "batch": batch, "seed": seed}
     short |= {"precision": precision, "checks": checks}

@@ -63,10 +63,10 @@ def load_model(
 ) -> nn.Module:
     """Load a model, in eval mode. Example: `load_model("trades.pt", load_data("cifar10"))`.
 
-    source: a run folder; a model folder; a packed file that `export` wrote; `hf:owner/name` or `hf:owner/name@revision`
-    on the Hugging Face hub; a checkpoint file; `embedded`, the LeNet that comes with the package; `file.py:Net` or
-    `module:function` of your own code; an .onnx file; a folder of C that `export` wrote; or a network, which is
-    returned as it is. Nothing in a file is executed but Python code and C code.
+    source: a run folder, or what `prune` returns; a model folder; a packed file that `export` wrote; `hf:owner/name` or
+    `hf:owner/name@revision` on the Hugging Face hub; a checkpoint file; `embedded`, the LeNet that comes with the
+    package; `file.py:Net` or `module:function` of your own code; an .onnx file; a folder of C that `export` wrote; or a
+    network, which is returned as it is. Nothing in a file is executed but Python code and C code.
     data: the images that the model is for. Its classes and channels must be theirs, and it is tried on two of them.
     architecture: of a checkpoint, a registered name, or None or `auto` for the one the file is of. For a network of
     your own, also in a run or a model folder: `file.py:Net`, `module:function`, or a fresh network, which is filled.

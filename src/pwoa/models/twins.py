@@ -17,7 +17,7 @@ _ABOVE = 2
 """How far above an artefact its run may be: it lies in RUN/export."""
 
 
-def twin_of(artefact: str | Path) -> Path | None:
+def twin_of(artefact: str | os.PathLike[str]) -> Path | None:
     """Return the run that an exported model lies in, if the run's model is the one that it was made from.
 
     Example: `twin_of("runs/mine/export/model.onnx")`. A file cannot name its twin: a name in it could be of anything.

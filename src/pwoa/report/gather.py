@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from pwoa.errors import InputError, explain, first_line, one_line
+from pwoa.errors import InputError, counted, explain, first_line, one_line
 from pwoa.evaluation.comparison import Difference, compare, worst_case
 from pwoa.evaluation.examples import EXAMPLES, load_examples
 from pwoa.evaluation.folder import ASKED, OF_MODEL, OF_TEACHER
@@ -31,9 +31,11 @@ from pwoa.report.story import (
     whole,
     words,
 )
+from pwoa.report.sweeps import of_older_grids
 from pwoa.runs.folder import METRICS, TEACHER, Run
 from pwoa.storage.folder import RESULT, unsealed
 from pwoa.storage.reading import TEXT_LIMIT, parse_json, read_bytes, read_json
+from pwoa.sweep import ROWS
 from pwoa.threat import Threat
 
 MOST = 200
@@ -41,6 +43,8 @@ MOST = 200
 _OF_RUN = (RECIPE, TEACHER, METRICS, DESCRIPTION, WEIGHTS, "evaluation")
 _OF_EVALUATION = (ASKED, VERDICTS)
 _EPOCHS = 20_000
+_NAMED = 5
+"""How many runs that are left out are named."""
 T = TypeVar("T")
 
 
@@ -61,31 +65,36 @@ def gather(folders: Iterable[str | Path], within: Path | None = None) -> list[St
     for given in map(Path, folders):
         if not _is_folder(given):
             raise InputError(f"{given} is not a folder; give the folder of a run, an evaluation or a sweep")
-        inside = [given] if kind_of(given) else list(children(given)) or [given]
+        inside = [given] if kind_of(given) else children(given) or [given]
         chosen |= {place.resolve(): place for place in inside if place.resolve() not in chosen}
     if len(chosen) > MOST:
         raise InputError(f"there are {len(chosen):,} runs, and a page holds {MOST}; give fewer folders")
     return [tell(place, within) for place in chosen.values()]
 
 
-def children(folder: Path) -> Iterator[Path]:
-    """Return the runs and evaluations right inside a folder, by name."""
-    for place in sorted(folder.iterdir()):
-        if place.is_dir() and kind_of(place):
-            yield place
+def children(folder: Path) -> list[Path]:
+    """Return the runs and evaluations right inside a folder, by name; of a sweep's without those of older grids."""
+    inside = _inside(folder)
+    older = set(of_older_grids(folder, inside))
+    return [place for place in inside if place not in older]
 
 
-def failures(folder: Path) -> dict[str, str]:
-    """Return why runs of a sweep failed, by their names, as the files beside them say."""
-    found = {}
-    for path in sorted(folder.glob("*.failure.json"))[:MOST] if _is_folder(folder) else ():
-        try:
-            said = read_json(path)
-        except InputError as error:
-            said = {"error": str(error)}
-        reason = said.get("error") if isinstance(said, dict) else None
-        found[path.name.removesuffix(".failure.json")] = words(reason) or "no reason is known"
-    return found
+def left_out(folder: Path, stories: Iterable[Story]) -> str:
+    """Say which runs in the folder of a sweep these stories leave out; nothing if they have all of them."""
+    told = {story.path.resolve() for story in stories}
+    older = of_older_grids(folder, _inside(folder)) if not kind_of(folder) else []
+    names = [place.name for place in older if place.resolve() not in told]
+    if not names:
+        return ""
+    runs = counted(len(names), "finished run is", "finished runs are")
+    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    return (
+        f"{runs} left out, which {folder / ROWS} does not name, as of an older grid: {', '.join(names[:_NAMED])}{more}"
+    )
+
+
+def _inside(folder: Path) -> list[Path]:
+    return [place for place in sorted(folder.iterdir()) if place.is_dir() and kind_of(place)]
 
 
 def tell(folder: Path, within: Path | None = None) -> Story:

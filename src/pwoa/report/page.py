@@ -2,6 +2,7 @@
 
 import base64
 import hashlib
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from importlib import resources
@@ -11,11 +12,12 @@ from pwoa import __version__
 from pwoa.errors import InputError
 from pwoa.report.charts import accuracy_bars, hsic_plane, learning_curves, loss_parts, security_curves
 from pwoa.report.figure import Figure
-from pwoa.report.gather import failures, gather
+from pwoa.report.gather import gather, left_out
 from pwoa.report.html import Markup, element, join
 from pwoa.report.overview import FEW, anchors, figures_of, lead_of_many, overview_of, runs_of, title_of_many
 from pwoa.report.sections import STUDENT, TEACHER, lead_of, model_name, parts_of, sections_of, title_of
 from pwoa.report.story import Story
+from pwoa.report.sweeps import failures
 from pwoa.storage.folder import naming, replacing
 
 NAME = "report.html"
@@ -23,11 +25,12 @@ NAME = "report.html"
 FORMATS = ("svg", "png", "pdf")
 
 
-def report(*folders: str | Path, out: str | Path | None = None, plots: str | Sequence[str] = ()) -> Path:
+def report(*folders: str | os.PathLike[str], out: str | Path | None = None, plots: str | Sequence[str] = ()) -> Path:
     """Write one page of runs, evaluations or sweeps, and return where it is.
 
     Example: `report("runs/mine")`, or `report("runs/a", "runs/b", out="both.html", plots="svg,png")`.
 
+    folders: of runs, evaluations or sweeps, or what `prune` and `pretrain` return.
     out: the page; by default report.html in the folder, or here where several are given.
     plots: formats in which the figures are written as well, into a folder beside the page; they need matplotlib.
     What is missing or damaged in a folder is said in the page.
@@ -35,10 +38,14 @@ def report(*folders: str | Path, out: str | Path | None = None, plots: str | Seq
     if not folders:
         raise InputError("name at least one folder of a run, an evaluation or a sweep")
     formats = _formats(plots)
-    stories = gather(folders)
-    target = Path(out) if out is not None else (Path(folders[0]) if len(folders) == 1 else Path()) / NAME
-    failed = {name: why for folder in folders for name, why in failures(Path(folder)).items()}
-    content = render(stories, _named(folders), failed).encode("utf-8", "replace")
+    places = list(map(Path, folders))
+    stories = gather(places)
+    if empty := [story.path for story in stories if story.kind == "folder"]:
+        raise InputError(f"{empty[0]} has no run in it; give the folder of a run, an evaluation or a sweep")
+    target = Path(out) if out is not None else (places[0] if len(places) == 1 else Path()) / NAME
+    failed = {name: why for folder in places for name, why in failures(folder).items()}
+    notes = [note for folder in places if (note := left_out(folder, stories))]
+    content = render(stories, _named(places), failed, notes).encode("utf-8", "replace")
     with naming(target.parent):
         target.parent.mkdir(parents=True, exist_ok=True)
     with replacing(target) as file:
@@ -51,9 +58,18 @@ def report(*folders: str | Path, out: str | Path | None = None, plots: str | Seq
 
 
 def render(
-    stories: Sequence[Story], title: str, failed: Mapping[str, str] | None = None, *, live: bool = False, up: str = ""
+    stories: Sequence[Story],
+    title: str,
+    failed: Mapping[str, str] | None = None,
+    notes: Sequence[str] = (),
+    *,
+    live: bool = False,
+    up: str = "",
 ) -> str:
-    """Return the page of one or several folders. live: it renews itself. up: where a list of all pages is."""
+    """Return the page of one or several folders.
+
+    notes: what is said first. live: it renews itself. up: where a list of all pages is.
+    """
     if len(stories) == 1:
         (story,) = stories
         heading, lead = title_of(story), lead_of(story)
@@ -65,7 +81,8 @@ def render(
         shown = list(zip(anchors(stories), stories, strict=True)) if len(stories) <= 2 * FEW else []
         links = [("#overview", "All together"), *((f"#{anchor}", story.name) for anchor, story in shown)]
         main = overview_of(stories, failed or {}) + runs_of(stories)
-    return shell(heading, over, lead, links, main, live=live, up=up)
+    said = join(element("div", element("p", f"{note}."), class_="note missing") for note in notes)
+    return shell(heading, over, lead, links, said + main, live=live, up=up)
 
 
 def shell(
@@ -129,7 +146,7 @@ def policy(live: bool) -> str:
     return "; ".join(parts)
 
 
-def _named(folders: Sequence[str | Path]) -> str:
+def _named(folders: Sequence[Path]) -> str:
     """Return the names of the folders that a page is of, for the line above its title."""
     names = [str(folder) for folder in folders]
     return ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")

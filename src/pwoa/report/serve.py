@@ -16,7 +16,7 @@ from threading import Lock
 from urllib.parse import quote, unquote, urlsplit
 
 from pwoa.errors import InputError, counted, explain
-from pwoa.report.gather import children, gather, kind_of, tell
+from pwoa.report.gather import children, gather, kind_of, left_out, tell
 from pwoa.report.html import Markup, element, table
 from pwoa.report.page import policy, render, shell
 from pwoa.report.story import Story, words
@@ -89,7 +89,8 @@ class Site:
         else:
             stories = gather([place for place in children(folder) if not place.is_symlink()], self.root)
         live = any(story.state != "finished" for story in stories)
-        return render(stories, folder.name, live=live, up="/")
+        note = left_out(folder, stories)
+        return render(stories, folder.name, notes=[note] if note else [], live=live, up="/")
 
     def _index(self) -> str:
         rows = [_row(name, folder, self.root) for name, folder in self.names().items()]

@@ -145,6 +145,10 @@ class Result:
     summary: dict[str, Any]
     metrics: list[dict[str, Any]]
 
+    def __fspath__(self) -> str:
+        """Stand for the run folder wherever a run may be given, as in `pwoa.report(result)`."""
+        return str(self.folder)
+
     def __repr__(self) -> str:
         """Write what came out in a line."""
         accuracy = self.summary.get("pruned") or self.summary.get("accuracy") or {}

@@ -1,6 +1,7 @@
 """Pruning from end to end: recipe → data → teacher → gate → method → engine → evaluation → run folder."""
 
 import copy
+import os
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
@@ -45,6 +46,7 @@ from pwoa.runs.teacher import load_teacher, share_measurement
 from pwoa.sparsity import describe_size, prunable
 from pwoa.sparsity.allocation import LEARNED
 from pwoa.sparsity.constraint import plan_notes, warn_of_thin_layers
+from pwoa.storage.paths import as_path
 from pwoa.threat import Threat
 from pwoa.training import Engine, Material
 from pwoa.training.processes import connected
@@ -57,7 +59,7 @@ PLANE = ("objective.points", "objective.hsic")
 
 
 def prune(
-    teacher: nn.Module | str | Path | None = None,
+    teacher: nn.Module | str | os.PathLike[str] | None = None,
     data: Any = None,
     *,
     rate: float | None = None,
@@ -73,8 +75,8 @@ def prune(
 
     Example: `prune(load_model("trades.pt"), "cifar10", rate=8, folder="runs/mine").summary["pruned"]`.
 
-    teacher: any nn.Module from images in [0, 1] to logits, which is not changed; or what `load_model` takes, short for
-        the setting "teacher.checkpoint". None takes the recipe's.
+    teacher: any nn.Module from images in [0, 1] to logits, which is not changed; or what `load_model` takes, a run
+        as `prune` and `pretrain` return it too, short for the setting "teacher.checkpoint". None takes the recipe's.
     data: whatever `load_data` takes; None takes the recipe's.
     recipe: a preset's name, a TOML file or a Recipe; None takes the method's preset for the data, with the threat of
         the teacher's own run, and its data if none are given.
@@ -91,6 +93,7 @@ def prune(
     chose, where no progress says it (`pwoa.errors.ThreatWarning`).
     """
     progress = choose_progress(progress)
+    teacher = as_path(teacher)
     if isinstance(teacher, (str, Path)):
         settings, teacher = merge(settings, {"teacher.checkpoint": str(teacher)}), None
     prepare.check_network(teacher, "teacher")

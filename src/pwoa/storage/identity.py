@@ -1,13 +1,14 @@
 """The one hash that tells an exported model from all others, be it a file or a folder."""
 
 import hashlib
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
 from pwoa.storage.reading import open_file
 
 
-def identity(path: str | Path) -> str:
+def identity(path: str | os.PathLike[str]) -> str:
     """Return the SHA-256 of an artefact: of a file, of its content; of a folder, of the names and hashes of its files.
 
     Example: `identity("runs/mine/export/model.onnx")`.

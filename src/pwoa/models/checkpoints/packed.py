@@ -35,6 +35,14 @@ _LARGEST_SHARE = 1024
 """How many times the bytes of a file its tensors can have, those that are shared counted at each name."""
 
 
+def check_precision(values: str) -> None:
+    """Refuse what kept values cannot be stored as."""
+    if values not in PRECISIONS:
+        raise InputError(
+            f"values are kept as {', '.join(PRECISIONS)}, not {values!r} ({did_you_mean(values, PRECISIONS)})"
+        )
+
+
 def pack(
     state: Mapping[str, Tensor], weights: Collection[str] = (), values: str = "float32"
 ) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -43,10 +51,7 @@ def pack(
     weights: the names of the tensors whose values may be rounded to the precision `values`. All others stay as they
     are, or lose only their zeros if that makes the file smaller. Tensors that share memory are written once.
     """
-    if values not in PRECISIONS:
-        raise InputError(
-            f"values are kept as {', '.join(PRECISIONS)}, not {values!r} ({did_you_mean(values, PRECISIONS)})"
-        )
+    check_precision(values)
     parts: dict[str, Tensor] = {}
     shapes: dict[str, list[int]] = {}
     same: dict[str, str] = {}
