@@ -202,6 +202,33 @@ def shown(width: int, monkeypatch: pytest.MonkeyPatch, task: str = "search") -> 
     return re.sub(r"\x1b\[[\d;?]*\w", "", file.getvalue())
 
 
+PATH = "/a/long/path/of-a-folder/with-hyphens-that-is-not-broken"
+MESSAGE = f"resuming the run in {PATH} where it was stopped before\n\n  2 threads instead of 16"
+
+
+def said(monkeypatch: pytest.MonkeyPatch, width: int, terminal: bool) -> str:
+    """What is printed of a message."""
+    from rich.console import Console
+
+    file = io.StringIO()
+    console = Console(file=file, force_terminal=terminal, width=width, color_system=None)
+    monkeypatch.setattr("rich.console.Console", lambda **_: console)
+    ConsoleProgress().say(MESSAGE)
+    return file.getvalue()
+
+
+@pytest.mark.parametrize("width", [24, 40, 70])
+def test_on_a_terminal_a_message_breaks_between_words(monkeypatch: pytest.MonkeyPatch, width: int) -> None:
+    text = said(monkeypatch, width, terminal=True)
+    assert text.split() == MESSAGE.split()
+    assert all(len(line) <= width or line == PATH for line in text.splitlines())
+    assert "\n\n  2 threads" in text
+
+
+def test_in_a_log_a_message_keeps_its_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert said(monkeypatch, 24, terminal=False) == f"{MESSAGE}\n"
+
+
 def test_a_bar_has_time_left_and_figures_beside_it(monkeypatch: pytest.MonkeyPatch) -> None:
     text = shown(110, monkeypatch)
     assert re.search(r"search [━╸╺ ]+ 50% [\d.e+]+ steps/s 0 s left in all natural accuracy 97.50 %, val", text), text

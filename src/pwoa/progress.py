@@ -2,6 +2,7 @@
 
 import os
 import sys
+import textwrap
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
 from contextlib import contextmanager
@@ -188,6 +189,11 @@ def duration(seconds: float) -> str:
     return f"{minutes} min" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
 
 
+def wrapped(line: str, width: int) -> str:
+    """Break a line at spaces, so that it fits; a word that is longer than the width, such as a path, stays whole."""
+    return line if len(line) <= width else textwrap.fill(line, width, break_long_words=False, break_on_hyphens=False)
+
+
 def choose_progress(progress: "Progress | bool | None") -> Progress:
     """Return what shows the progress of a call from Python: by default bars on a terminal, and nothing elsewhere.
 
@@ -259,7 +265,10 @@ class ConsoleProgress(Progress):
 
     def say(self, message: str) -> None:
         self._spoke = time.monotonic()
-        self._console.print(printable(message, "\n"), soft_wrap=True)
+        text = printable(message, "\n")
+        if self._terminal:
+            text = "\n".join(wrapped(line, self._console.width) for line in text.split("\n"))
+        self._console.print(text, soft_wrap=True)
 
     def close(self) -> None:
         self._name = ""
