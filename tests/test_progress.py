@@ -176,14 +176,14 @@ def test_a_run_announces_all_that_it_will_do(
     assert re.fullmatch(r"natural [\d.]+ %(, PGD-3 [\d.]+ %)?", measuring.shown[-1])
 
 
-def shown(width: int, monkeypatch: pytest.MonkeyPatch, task: str = "search") -> str:
+def shown(width: int, monkeypatch: pytest.MonkeyPatch, task: str = "search", part: Part = PLAN[0]) -> str:
     """What a terminal of so many columns shows of a stage and its first epoch."""
     from rich.console import Console
 
     file = io.StringIO()
     monkeypatch.setattr("rich.console.Console", lambda **options: Console(file=file, force_terminal=True, width=width))
     progress = ConsoleProgress()
-    progress.plan(PLAN[:1])
+    progress.plan([part])
     progress.start(task, 200)
     progress.advance()
     time.sleep(0.01)
@@ -232,7 +232,7 @@ def test_in_a_log_a_message_keeps_its_lines(monkeypatch: pytest.MonkeyPatch) -> 
 def test_a_bar_has_time_left_and_figures_beside_it(monkeypatch: pytest.MonkeyPatch) -> None:
     text = shown(110, monkeypatch)
     assert re.search(r"search [━╸╺ ]+ 50% [\d.e+]+ steps/s 0 s left in all natural accuracy 97.50 %, val", text), text
-    assert "1/3  loss 0.5000  validation loss 0.2500  natural accuracy 97.50 %  1.5 s" in text
+    assert "    search   1/3  loss 0.5000  validation 0.2500  natural 97.50 %  1.5 s\n" in text
 
 
 @pytest.mark.parametrize(("width", "figures"), [(80, "natural accuracy 97.50 %"), (60, "")])
@@ -241,8 +241,37 @@ def test_in_a_narrow_terminal_the_figures_give_way(monkeypatch: pytest.MonkeyPat
     assert last.split() == f"0 s left in all {figures}".split()
 
 
-@pytest.mark.parametrize("width", [20, 40, 80])
-def test_a_name_that_leaves_no_room_for_figures_is_shown_without(monkeypatch: pytest.MonkeyPatch, width: int) -> None:
-    text = shown(width, monkeypatch, "evaluating the pruned model at radius 0.05 and much more")
-    assert "evaluating" in text
-    assert "accuracy" not in text.split("1/3")[0]
+@pytest.mark.parametrize(
+    ("width", "name", "beside"),
+    [
+        (20, "evaluatin…", ""),
+        (40, "evaluating…", ""),
+        (60, "evaluating the…", "0 s left in all"),
+        (80, "evaluating the pruned model at radi…", "0 s left in all"),
+    ],
+)
+def test_a_long_name_gives_way_before_the_percentage(
+    monkeypatch: pytest.MonkeyPatch, width: int, name: str, beside: str
+) -> None:
+    task = "evaluating the pruned model at radius 0.05 and much more"
+    text = shown(width, monkeypatch, task, Part(task, 200, TRAINING))
+    bars = [line.rstrip() for line in re.split(r"[\r\n]+", text) if line.startswith("evaluating"[:9])]
+    assert re.fullmatch(rf"{name} [━╸╺ ]+ +50% *{beside}", bars[-1]), bars
+    assert all(len(bar) <= width for bar in bars)
+    assert "accuracy" not in text
+
+
+def test_an_epoch_fits_eighty_columns(capsys: pytest.CaptureFixture[str]) -> None:
+    line = {
+        "stage": "finetune",
+        "epoch": 99,
+        "train": {"loss": 12.5},
+        "validation": {"loss": 10.25, "accuracy": 100.0},
+        "accuracy_of": "PGD-10",
+        "seconds": 1200.0,
+        "validation_seconds": 34.5,
+    }
+    ConsoleProgress().epoch(line, 100)
+    (told,) = capsys.readouterr().out.splitlines()
+    assert told == "  finetune 100/100  loss 12.5000  validation 10.2500  PGD-10 100.00 %  1234.5 s"
+    assert len(told) < 80

@@ -24,6 +24,8 @@ WIDE = 110
 """So many columns a terminal must have for the steps a second to be beside the bar."""
 BAR = 20
 """Columns of the bar."""
+SHORT = 11
+"""For so many columns of the task's name the time left gives way, then the bar; not the percentage."""
 
 
 def forgive_output() -> None:
@@ -194,6 +196,11 @@ def wrapped(line: str, width: int) -> str:
     return line if len(line) <= width else textwrap.fill(line, width, break_long_words=False, break_on_hyphens=False)
 
 
+def shortened(name: str, width: int) -> str:
+    """Cut a name off so that it fits."""
+    return name if len(name) <= width else name[: max(0, width - 1)].rstrip() + "…"
+
+
 def choose_progress(progress: "Progress | bool | None") -> Progress:
     """Return what shows the progress of a call from Python: by default bars on a terminal, and nothing elsewhere.
 
@@ -216,7 +223,8 @@ class ConsoleProgress(Progress):
 
         self._console = Console(highlight=False, markup=False, emoji=False)
         texts = (TextColumn(f"{{task.fields[{name}]}}", markup=False) for name in ("rate", "left", "figures"))
-        columns = (TextColumn("{task.description}", markup=False), BarColumn(BAR), TaskProgressColumn(), *texts)
+        self._column = BarColumn(BAR)
+        columns = (TextColumn("{task.description}", markup=False), self._column, TaskProgressColumn(), *texts)
         self._bar = Bar(*columns, console=self._console, transient=True)
         self._terminal = self._console.is_terminal
         self._left = TimeLeft()
@@ -234,6 +242,7 @@ class ConsoleProgress(Progress):
         self._left.start(task, total, done)
         if self._terminal:
             self._bar.add_task(task, total=total or None, completed=done, rate="", left="", figures="")
+            self._refresh()
             self._bar.start()
         else:
             self._over = Event()
@@ -255,11 +264,11 @@ class ConsoleProgress(Progress):
 
     def epoch(self, line: Mapping[str, Any], epochs: int) -> None:
         validation = line["validation"]
-        accuracy = f"{line['accuracy_of']} accuracy {validation['accuracy']:.2f} %"
-        self.show(f"{accuracy}, validation loss {validation['loss']:.4f}")
+        of, accuracy = line["accuracy_of"], f"{validation['accuracy']:.2f} %"
+        self.show(f"{of} accuracy {accuracy}, validation loss {validation['loss']:.4f}")
         self.say(
             f"{line['stage']:>10} {line['epoch'] + 1:>3}/{epochs}  loss {line['train']['loss']:.4f}  "
-            f"validation loss {validation['loss']:.4f}  {accuracy}  "
+            f"validation {validation['loss']:.4f}  {of} {accuracy}  "
             f"{line['seconds'] + line['validation_seconds']:.1f} s"
         )
 
@@ -280,12 +289,17 @@ class ConsoleProgress(Progress):
 
     def _refresh(self) -> None:
         if self._terminal and self._bar.task_ids:
-            rate, left, figures = self._left.rate, self._left.text(self.runs_after), self._figures
+            name, rate, left, figures = self._name, self._left.rate, self._left.text(self.runs_after), self._figures
             if self._console.width < WIDE:
-                rate, room = "", self._console.width - len(f"{self._name} 100%  {left} ") - BAR - 1
-                while figures and len(figures) > room:
+                rate, room = "", self._console.width - len("  100%   ")  # for all that is beside the percentage
+                while figures and len(figures) > room - BAR - len(name + left):
                     figures = figures.rpartition(", ")[0]
-            self._bar.update(self._bar.task_ids[0], completed=self._done, rate=rate, left=left, figures=figures)
+                if room - BAR - len(left) < min(SHORT, len(name)):
+                    left = ""
+                self._column.bar_width = max(1, min(BAR, room - SHORT))
+                name = shortened(name, room - self._column.bar_width - len(left))
+            task = self._bar.task_ids[0]
+            self._bar.update(task, completed=self._done, description=name, rate=rate, left=left, figures=figures)
 
     def _speak_up(self, over: Event) -> None:
         """Say where the task stands whenever nothing was said for a while, whatever it is waiting for."""
