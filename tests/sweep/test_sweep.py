@@ -25,7 +25,7 @@ from pwoa.runs.folder import Run
 from pwoa.storage.folder import held
 from pwoa.sweep import sweep
 from pwoa.sweep.grid import expand
-from pwoa.sweep.rows import spread
+from pwoa.sweep.rows import fewer_images, spread
 
 QUICK = """
 recipe = "demo"
@@ -538,6 +538,24 @@ def test_every_attack_that_was_measured_has_a_column(tmp_path: Path) -> None:
     assert "PGD-10" in done.output
     assert "60.00" in done.output
     assert "PGD-20" not in done.output
+
+
+def test_the_table_tells_which_attacks_saw_fewer_images(tmp_path: Path) -> None:
+    path = write(tmp_path, 'recipe = "demo"\n[grid]\nsparsity.rate = [2, 4]\n')
+    measured = {"images": 40, "pruned": {"natural": 90.0, "strong": 50.0, "worst": 50.0}}
+    results = ({**measured, "fewer": {"strong": 10, "worst": worst}} for worst in (10, 20))
+    finish(tmp_path / "runs", path, *results)
+    assert sweep(path, tmp_path / "runs").fewer == {"strong": 10}
+    done = CliRunner().invoke(app, ["sweep", str(path), "--out", str(tmp_path / "runs"), "--no-report"])
+    for part in ("┃ strong, ┃ ┃", "┃ first ┃ worst ┃", "┃ natural ┃ 10 ┃ case ┃"):
+        assert part in " ".join(done.output.split())
+
+
+def test_rows_without_an_attack_have_no_say_in_how_many_images_it_saw() -> None:
+    strong = {"natural": 90.0, "strong": 50.0}
+    few = {**strong, "n_strong": 10}
+    assert fewer_images([few, {"natural": 80.0, "strong": None}, few]) == {"strong": 10}
+    assert fewer_images([few, strong]) == fewer_images([strong]) == {}
 
 
 def test_finished_runs_are_skipped_and_failed_ones_left_out(tmp_path: Path, few: str, told: Any) -> None:

@@ -15,6 +15,8 @@ from typer.core import TyperCommand, TyperGroup
 from pwoa import __version__
 from pwoa.errors import DefenceWarning, ProcessDied, explain, one_line, printable
 
+USUAL = 80
+"""The columns of a terminal, unless somebody made it narrower."""
 VERBS = {
     "prune": ("run", "Prune a robust model with natural examples only."),
     "pretrain": ("run", "Train a robust model from scratch, with adversarial examples, to have something to prune."),
@@ -201,10 +203,13 @@ class _Printable:
 
 
 def print_table(table: Any, gap: bool = True) -> None:
-    """Print a table, after an empty line unless there is to be no gap."""
+    """Print a table, after an empty line unless there is to be no gap; in a narrow terminal without any padding."""
     if gap:
         print()
-    console().print(_Printable(table))
+    screen = console()
+    if screen.width < USUAL:
+        table.padding = 0
+    screen.print(_Printable(table))
 
 
 def print_notes(accuracies: Mapping[str, float], threat: Any) -> None:

@@ -201,6 +201,7 @@ def sweep(
                 result.table,
                 "Accuracy in %, mean ± standard deviation over seeds; rates over all parameters (overall) and of "
                 "multiply-adds (MACs)",
+                result.fewer,
             )
         )
         say(f"rows: {out / library.ROWS}")

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 
 
 _RATES = {"overall_rate": "overall", "macs_rate": "MACs"}
-NAME = 16
-"""So many columns a name may take from the numbers beside it; longer words are folded."""
 
 
 @dataclass(frozen=True)
@@ -89,13 +87,14 @@ def result_table(
     return table
 
 
-def text_table(rows: Mapping[str, Mapping[str, str]], title: str = "") -> Table:
-    """Return a table with a row for each name and a column for each attack; columns without any cell are left out."""
+def text_table(rows: Mapping[str, Mapping[str, str]], title: str = "", fewer: Mapping[str, int] | None = None) -> Table:
+    """Return a table with a row for each name and a column for each attack; columns without any cell are left out.
+
+    fewer: as `row_label` has it.
+    """
     columns = [name for name in next(iter(rows.values())) if any(row[name] for row in rows.values())]
-    heads = [(_RATES.get(column) or attack_label(column)).replace(" ", "\n") for column in columns]
+    heads = [(_RATES.get(column) or row_label(column, fewer or {})).replace(" ", "\n") for column in columns]
     table = _table(title, heads)
-    first = table.columns[0]
-    first.min_width, first.overflow = min(NAME, max(len(word) for name in rows for word in name.split())), "fold"
     for name, cells in rows.items():
         table.add_row(name, *(cells[column].replace(" ± ", "\n±") for column in columns))
     return table
@@ -142,9 +141,6 @@ def comparison_table(comparison: Comparison) -> Table:
             f"{row.p_value:.3f}" if row.p_value >= 0.001 else "<0.001",
         )
     table.caption = "\n".join(comparison.notes) or None
-    table.columns[0].overflow = "fold"
-    for column in table.columns[1:]:
-        column.no_wrap = True
     return table
 
 
@@ -167,11 +163,11 @@ def _bench_cells(row: Mapping[str, Any]) -> list[str]:
 
 
 def _table(title: str, numbers: Sequence[str], first: str = "") -> Table:
-    """Return a table of numbers, with names in the first column."""
+    """Return a table of numbers, with names in the first column. In a narrow terminal cells are folded, and none cut."""
     table = Table(title=title or None, title_justify="left", title_style="bold", caption_justify="left")
-    table.add_column(first)
+    table.add_column(first, overflow="fold")
     for name in numbers:
-        table.add_column(name, justify="right")
+        table.add_column(name, justify="right", overflow="fold")
     return table
 
 

@@ -25,7 +25,7 @@ import math
 import time
 import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +41,7 @@ from pwoa.sweep.child import failure_file
 from pwoa.sweep.cluster import run_on_ray
 from pwoa.sweep.grid import MEASURED_BY, Point, expand
 from pwoa.sweep.local import Task, run_here
-from pwoa.sweep.rows import COLUMNS, accuracies, epochs_of, overall, row_of, spread, teacher_row
+from pwoa.sweep.rows import COLUMNS, accuracies, epochs_of, fewer_images, overall, row_of, spread, teacher_row
 from pwoa.sweep.watch import Watch
 
 __all__ = [
@@ -74,12 +74,14 @@ class Swept:
     """A row for each teacher and run that ended, a table of them by name and attack, and why others failed.
 
     left: the runs that there was no time for.
+    fewer: on how many images attacks were run that were not run on all, where all rows agree.
     """
 
     rows: list[dict[str, Any]]
     table: dict[str, dict[str, str]]
     failed: dict[str, str]
     left: tuple[str, ...] = ()
+    fewer: dict[str, int] = field(default_factory=dict)
 
 
 def sweep(
@@ -258,7 +260,7 @@ def _sweep(points: Sequence[Point], folder: Path, launch: Launch, progress: Prog
         label: overall(row for row in rows if row["label"] == label) | cells
         for label, cells in spread([(row["label"], row) for row in rows], list(columns)).items()
     }
-    return Swept(rows, table, failed, without)
+    return Swept(rows, table, failed, without, fewer_images(rows))
 
 
 def _launch(places: Places) -> Launch:

@@ -83,6 +83,18 @@ def overall(rows: Iterable[Mapping[str, Any]]) -> dict[str, str]:
     return rates
 
 
+def fewer_images(rows: Iterable[Mapping[str, Any]]) -> dict[str, int]:
+    """Return on how many images those attacks were run that all rows which have them ran on as many, and not on all."""
+    own = list(rows)
+    fewer: dict[str, int] = {}
+    for key in dict.fromkeys(key for row in own for key in row if key.startswith("n_")):
+        attack = key.removeprefix("n_")
+        images = [row.get(key) for row in own if row.get(attack) is not None]
+        if images and images[0] is not None and len(set(images)) == 1:
+            fewer[attack] = images[0]
+    return fewer
+
+
 def mean_and_deviation(values: Sequence[float | None]) -> str:
     """Of the values that are known; the deviation if there is more than one."""
     known = [value for value in values if value is not None]
