@@ -163,7 +163,7 @@ def _bench_cells(row: Mapping[str, Any]) -> list[str]:
 
 
 def _table(title: str, numbers: Sequence[str], first: str = "") -> Table:
-    """Return a table of numbers, with names in the first column. In a narrow terminal cells are folded, and none cut."""
+    """Return a table of numbers, with names in the first column; where there is no room, cells are folded."""
     table = Table(title=title or None, title_justify="left", title_style="bold", caption_justify="left")
     table.add_column(first, overflow="fold")
     for name in numbers:
