@@ -341,10 +341,9 @@ def test_a_run_of_ones_own_code_asks_for_it_wherever_it_is_needed(
 
 
 def test_what_stands_in_the_place_of_a_network_is_named_in_one_short_line(own: Any) -> None:
-    for given, told in (
-        (dict(build("lenet", 10, 1).state_dict()), "a dictionary of weights; give its file"),
-        (nn.ReLU, "ReLU()"),
-    ):
+    weights: Any = dict(build("lenet", 10, 1).state_dict())
+    network: Any = nn.ReLU
+    for given, told in ((weights, "a dictionary of weights; give its file"), (network, "ReLU()")):
         with pytest.raises(InputError, match=re.escape(told)) as caught:
             pwoa.prune(given, own)
         assert len(str(caught.value)) < 200
