@@ -42,7 +42,9 @@ def test_of_a_run_its_recipe_says_how_it_is_measured(run: Result, tiny_teacher: 
     assert (scores.images, scores.threat, scores.findings) == (40, Threat(radius=0.05, step=0.0125), ())
     assert scores.folder is None
     assert measured(settings={"evaluation.images": 30}).images == 30
-    assert measured(settings={"evaluation.images": 30}, images=20).images == 20
+    assert measured(images=20).images == 20
+    with pytest.raises(InputError, match=r"evaluation\.images is given twice, as 20 and as 30; leave one out"):
+        measured(settings={"evaluation.images": 30}, images=20)
     assert list(measured(attacks="fgsm")) == ["natural", "fgsm"]
     assert measured(settings={"threat.radius": 0.1}).threat == Threat(radius=0.1, step=0.0125)
     assert measured(settings={"threat.radius": 0.1}, threat=Threat(radius=0.2)).threat == Threat(radius=0.2)
