@@ -152,11 +152,15 @@ class TestHere:
         monkeypatch.setattr(pwoa.sweep.local, "PATIENCE", patience)
         with handled(signal.SIGTERM, signal.SIGHUP, by=lambda *_: None), sending(tmp_path / "pid", *signals) as over:
             begun = time.monotonic()
-            with pytest.raises(Terminated if "SIGTERM" in signals else KeyboardInterrupt):
+
+            def run() -> None:
                 try:
                     run_here(tasks(tmp_path, word, "right"), lambda task, why: None, retries=2)
                 finally:
                     over.set()
+
+            with pytest.raises(Terminated if "SIGTERM" in signals else KeyboardInterrupt):
+                run()
             assert time.monotonic() - begun < 15
             with pytest.raises(ProcessLookupError):
                 os.kill(int((tmp_path / "pid").read_text()), 0)
