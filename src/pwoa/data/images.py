@@ -40,6 +40,10 @@ class Images:
         return Images(self.pixels[:n], self.labels[:n])
 
 
+_HASH = "_sha256"
+"""Where a data set keeps its hash, once somebody has asked for it."""
+
+
 @dataclass(frozen=True, repr=False)
 class Data:
     """A data set: training and test images of one shape, with labels 0 … classes − 1."""
@@ -90,8 +94,11 @@ class Data:
         return digest.hexdigest()
 
     def to(self, device: torch.device | str) -> "Data":
-        """Return the data set on another device."""
-        return Data(self.name, self.train.to(device), self.test.to(device), self.classes)
+        """Return the data set on another device; where its hash is known, it need not be computed again there."""
+        moved = Data(self.name, self.train.to(device), self.test.to(device), self.classes)
+        if _HASH in vars(self):
+            vars(moved)[_HASH] = self._sha256
+        return moved
 
 
 def _balanced(order: Tensor, labels: Tensor, images: int) -> Tensor:

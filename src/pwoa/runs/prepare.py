@@ -2,7 +2,7 @@
 
 import warnings
 from collections.abc import Container, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -36,6 +36,23 @@ from pwoa.training.fast import choose_mode
 from pwoa.training.processes import Processes, own_device
 
 LOADING = "loading data and model"
+
+
+@dataclass(frozen=True)
+class Loading:
+    """A recipe and its data, read while the device starts: a GPU takes a second or two for it."""
+
+    recipe: Recipe
+    data: Data
+    device: torch.device
+    started: Future[Any]
+
+    def on_device(self) -> "Loaded":
+        """Put the data on the device, hashed while it may still be starting."""
+        data = replace(self.data)  # a hash is kept by what it was asked of, and images that were given may change
+        data.fingerprint()
+        self.started.result()
+        return Loaded(self.recipe, data.to(self.device), self.device)
 
 
 @dataclass(frozen=True)
@@ -107,8 +124,8 @@ def hints_of(method: type[Method], recipe: Recipe, besides: Container[str] = ())
     return [*hints, f"{method.name} does not use {', '.join(unused)}"] if unused else hints
 
 
-def load_rest(recipe: Recipe, data: Data | None, progress: Progress) -> Loaded:
-    """Check the attacks of a recipe, load its data if they were not given, and put them on the device."""
+def load_rest(recipe: Recipe, data: Data | None, progress: Progress) -> Loading:
+    """Check the attacks of a recipe, start the device, and load the data if they were not given."""
     if TRANSFER in parse_attacks(recipe.evaluation.attacks):
         raise InputError(
             f"a run has no surrogate for the attack {TRANSFER}: leave it out of evaluation.attacks, and give the "
@@ -118,12 +135,12 @@ def load_rest(recipe: Recipe, data: Data | None, progress: Progress) -> Loaded:
         check_installed()
     curve_threats(recipe.evaluation, recipe.threat)  # radii that cannot be are told before anything is trained
     device = choose_device(own_device(recipe.training.device))
-    with ThreadPoolExecutor(1) as pool:  # a GPU takes a second or two to start; meanwhile the data are read
-        started = pool.submit(lambda: torch.empty(1, device=device))
-        if data is None:
-            data = load_data(recipe.data.name, data_folder=recipe.data.folder or None, progress=progress.reach)
-        started.result()
-    return Loaded(recipe.for_images(len(data.train)), data.to(device), device)
+    pool = ThreadPoolExecutor(1)
+    started = pool.submit(lambda: torch.empty(1, device=device))
+    pool.shutdown(wait=False)
+    if data is None:
+        data = load_data(recipe.data.name, data_folder=recipe.data.folder or None, progress=progress.reach)
+    return Loading(recipe.for_images(len(data.train)), data, device, started)
 
 
 def hash_files(method: type[Method], recipe: Recipe) -> dict[str, str]:

@@ -69,7 +69,7 @@ def pretrain(
     plan = load_recipe(recipe or usual or "teacher-mnist", changes).with_settings(changes)
     training = find_training(plan.method)
     with progress.working(prepare.LOADING):
-        loaded = prepare.load_rest(training.complete(plan), given, progress)
+        loaded = prepare.load_rest(training.complete(plan), given, progress).on_device()
         if model is None and loaded.recipe.teacher.architecture == AUTO:
             loaded = replace(loaded, recipe=_like_checkpoint(loaded.recipe, loaded.data))
         network, size = _make_network(loaded.recipe, loaded.data, model)

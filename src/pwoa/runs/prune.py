@@ -110,16 +110,17 @@ def prune(
     pruning = find_pruning(plan.method)
     trained = None if teacher is not None else trained_threat(plan.teacher.checkpoint)
     with progress.working(prepare.LOADING):
-        loaded = prepare.load_rest(pruning.complete(plan), given, progress)
+        loading = prepare.load_rest(pruning.complete(plan), given, progress)
         if teacher is None:
             try:
-                teacher, architecture = load_teacher(loaded.recipe, loaded.data)
+                teacher, architecture = load_teacher(loading.recipe, loading.data)
             except OtherImages as error:
                 if recipe is not None or "data.name" in changes:
                     raise
                 fits = fitting_name(error.guess.channels, error.guess.classes) or "NAME"
-                raise InputError(f"{error}; {loaded.data.name} is the default, so give --data {fits}") from None
-            loaded = replace(loaded, recipe=loaded.recipe.with_settings({"teacher.architecture": architecture}))
+                raise InputError(f"{error}; {loading.data.name} is the default, so give --data {fits}") from None
+            loading = replace(loading, recipe=loading.recipe.with_settings({"teacher.architecture": architecture}))
+        loaded = loading.on_device()
         student = _copy_to_prune(teacher, loaded.recipe.sparsity).to(loaded.device)
         teacher = copy.deepcopy(student).eval().requires_grad_(False)
         check_model(teacher, loaded.sample, loaded.data.classes)

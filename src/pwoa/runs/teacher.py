@@ -34,8 +34,10 @@ def load_teacher(recipe: Recipe, data: Data) -> tuple[nn.Module, str]:
 
 def measure_teacher(recipe: Recipe, folder: Path, progress: Progress) -> Scores:
     """Measure the teacher of a recipe as a run of it does, and keep the evaluation in a folder."""
-    loaded = prepare.load_rest(find_method(recipe.method).complete(recipe), None, progress)
-    teacher = load_teacher(loaded.recipe, loaded.data)[0].to(loaded.device).eval().requires_grad_(False)
+    loading = prepare.load_rest(find_method(recipe.method).complete(recipe), None, progress)
+    teacher = load_teacher(loading.recipe, loading.data)[0]
+    loaded = loading.on_device()
+    teacher = teacher.to(loaded.device).eval().requires_grad_(False)
     with using_threads(choose_threads()):
         return share_measurement(teacher, fingerprint(teacher), loaded, folder, progress)
 

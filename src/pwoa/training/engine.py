@@ -231,22 +231,24 @@ class Engine:
         if not self.processes.first:
             return
         begun = time.perf_counter()
-        self.journal.save_checkpoint(
-            {
-                "stage": stage,
-                "epoch": epoch,
-                "step": step,
+        state: dict[str, Any] = {
+            "stage": stage,
+            "epoch": epoch,
+            "step": step,
+            "best": self._best,
+            "metrics": self.metrics,
+            "start": self._start,
+            "seconds": seconds,
+        }
+        if stage < len(self.stages):  # after the last one only the selected weights are wanted
+            state |= {
                 "model": self.model.state_dict(),
                 "optimizer": steps.optimizer.state_dict(),
                 "average": steps.average.values,
                 "stages": [each.state_dict() for each in self.stages],
                 "steps": steps.state_dict() if step else None,
-                "best": self._best,
-                "metrics": self.metrics,
-                "start": self._start,
-                "seconds": seconds,
             }
-        )
+        self.journal.save_checkpoint(state)
         self._saved_at = time.perf_counter()
         self._saving = self._saved_at - begun
 
@@ -264,16 +266,22 @@ class Engine:
         with _restoring():
             if state["best"] is not None:
                 self.model.load_state_dict(state["best"]["weights"])  # which is wanted at the end
-            self.model.load_state_dict(state["model"])
-            for stage, stage_state in zip(self.stages, state["stages"], strict=True):
-                stage.load_state_dict(stage_state)
+            if state["stage"] < len(self.stages):  # else the model has what is wanted
+                self.model.load_state_dict(state["model"])
+                for stage, stage_state in zip(self.stages, state["stages"], strict=True):
+                    stage.load_state_dict(stage_state)
         self._best, self.metrics = state["best"], list(state["metrics"])
+
+
+_ALWAYS = ("stage", "epoch", "step", "best", "metrics", "start", "seconds")
+_GOING_ON = ("model", "optimizer", "average", "stages", "steps")
 
 
 def _impossible(state: Mapping[str, Any], stages: Sequence[Stage], steps: int) -> str:
     """Return why a state cannot be one of a run with these stages, of so many steps an epoch; nothing if it can."""
-    keys = ("stage", "epoch", "step", "model", "optimizer", "average", "stages", "steps", "best", "metrics", "start")
-    if lost := [key for key in (*keys, "seconds") if key not in state]:
+    over = state.get("stage") == len(stages)
+    keys = (*_ALWAYS, *(() if over else _GOING_ON))
+    if lost := [key for key in keys if key not in state]:
         return f"it has no {lost[0]}"
     places = [state[key] for key in ("stage", "epoch", "step")]
     if any(type(place) is not int for place in places):
@@ -282,7 +290,7 @@ def _impossible(state: Mapping[str, Any], stages: Sequence[Stage], steps: int) -
     epochs = stages[stage].epochs if 0 <= stage < len(stages) else 1
     if not (0 <= stage <= len(stages) and 0 <= epoch < epochs and 0 <= step < steps):
         return f"stage {stage}, epoch {epoch}, step {step} of {len(stages)} stages, {epochs} epochs, {steps} steps"
-    if stage == len(stages) and (epoch or step):
+    if over and (epoch or step):
         return "it goes on after the end"
     before = [(each.name, number) for each in stages[:stage] for number in range(each.epochs)]
     before += [(stages[stage].name, number) for number in range(epoch)] if epoch else []
@@ -292,7 +300,7 @@ def _impossible(state: Mapping[str, Any], stages: Sequence[Stage], steps: int) -
     if [(line.get("stage"), line.get("epoch")) for line in lines] != before:
         return f"it has {len(lines)} lines of metrics for {len(before)} epochs"
     selected = len(before) - sum(each.epochs for each in stages[:-1])
-    if (state["best"] is None) != (selected <= 0) or (state["steps"] is None) != (not step):
+    if (state["best"] is None) != (selected <= 0) or (state.get("steps") is None) != (not step):
         return "what it has does not fit its place"
     if not isinstance(state["start"], dict) or any(type(time) is not float or time < 0 for time in _times(state)):
         return "it says when nothing can have been"
