@@ -117,7 +117,9 @@ def headline_table(path: Path) -> str:
         [f"{ROBUST} †", f"{rate:g}", *(mean_and_deviation([row[column] for row in own]) for column in COLUMNS)]
         for rate, own in beyond.items()
     ]
-    seeds = ", ".join(f"{counted(len(own), 'seed')} at rate {rate:g}" for rate, own in beyond.items())
+    counts = {rate: counted(len(own), "seed") for rate, own in beyond.items()}
+    alike = set(counts.values())
+    seeds = alike.pop() if len(alike) == 1 else ", ".join(f"{text} at rate {rate:g}" for rate, text in counts.items())
     attacked = {sum(row["autoattack"] is not None for row in own) for own in beyond.values()}
     of_seeds = "one seed" if attacked == {1} else f"{min(attacked)} to {max(attacked)} seeds"
     first = chosen[0][0]

@@ -163,7 +163,8 @@ def test_the_table_of_objectives_has_the_papers_scale_only(tmp_path: Path) -> No
     rows = [
         {**row, "method": "teacher", "objective": None, "rate": 1.0, "autoattack": 80.0, "paper_autoattack": 91.57},
         {**row, "autoattack": 20.0, "paper_autoattack": 0.0},
-        {**row, "rate": 4.0, "autoattack": 40.0, "paper_autoattack": 0.0, "settings": "training.weight_decay=0.0001"},
+        {**row, "rate": 4.0, "autoattack": 40.0, "paper_autoattack": 45.0, "settings": ""},
+        {**row, "rate": 4.0, "autoattack": 30.0, "paper_autoattack": 45.0, "settings": "training.weight_decay=0.0001"},
         {**row, "scale": "quick", "autoattack": None},
         {**row, "table": "balance", "autoattack": 1.0},
     ]
@@ -171,9 +172,9 @@ def test_the_table_of_objectives_has_the_papers_scale_only(tmp_path: Path) -> No
     table = ablation_table(tmp_path / "paper.json")
     assert table.startswith("net on digits, 50+20 epochs, seed 0, 10,000 test images (AutoAttack: 1,000), GPU;")
     assert table.splitlines()[4:] == [
-        "| 1 | teacher (dense) |  | 99.00 | 4.00 | 3.00 | 2.00 | 1.50 | 80.00 |  | 91.57 |",
-        "| 4 | CE | 1e-4 | 99.00 | 4.00 | 3.00 | 2.00 | 1.50 | 40.00 | 50 % | 0.00 |",
-        "| 8 | CE | none | 99.00 | 4.00 | 3.00 | 2.00 | 1.50 | 20.00 | 25 % | 0.00 |",
+        "| 1 | teacher (dense) | 99.00 | 4.00 | 3.00 | 2.00 | 1.50 | 80.00 |  | 91.57 |  |",
+        "| 4 | CE | 99.00 | 4.00 | 3.00 | 2.00 | 1.50 | 40.00 | 50 % | 45.00 | 49 % |",
+        "| 8 | CE | 99.00 | 4.00 | 3.00 | 2.00 | 1.50 | 20.00 | 25 % | 0.00 | 0 % |",
     ]
 
 
@@ -211,20 +212,26 @@ def test_the_results_hold_what_the_project_claims_for_the_terms_of_the_objective
 
 
 def test_the_results_have_the_papers_order_of_objectives_at_its_epochs() -> None:
-    """Under AutoAttack on 1,000 images, on MNIST; HSIC beside cross-entropy gives little of it back."""
-    rows = [
+    """Under AutoAttack on 1,000 images, on MNIST: cross-entropy loses all, with HSIC too, and distillation keeps most.
+
+    HSIC helps distillation at rates 8 and 16; at rate 4 it costs, as the text says.
+    """
+    of_table = [
         row
         for row in load_rows(ROOT / "results" / "paper.json")
         if (row["table"], row["scale"]) == ("ablation-mnist", "paper")
     ]
+    rows = [row for row in of_table if not row["settings"]]
     assert (len(rows), {row["n_autoattack"] for row in rows}) == (13, {1000})
     teacher = next(row["autoattack"] for row in rows if row["method"] == "teacher")
     for rate in (4.0, 8.0, 16.0):
         found = {row["objective"]: row["autoattack"] for row in rows if row["rate"] == rate}
-        ce, ce_hsic, distilled, both = (
-            found[name] for name in ("CE", "CE + HSIC", "distillation", "distillation + HSIC")
-        )
-        assert 0.0 == ce <= ce_hsic < 10 < distilled + 10 < both < teacher
+        assert found["CE"] == found["CE + HSIC"] == 0.0
+        distilled, both = found["distillation"], found["distillation + HSIC"]
+        assert 70 < distilled < teacher
+        assert distilled + 2 < both < teacher if rate > 4 else both < distilled - 5
+        published = next(row for row in rows if (row["rate"], row["objective"]) == (rate, "distillation"))
+        assert distilled == pytest.approx(published["paper_autoattack"], abs=5)
 
 
 def test_the_engines_table_has_the_modes_and_the_whole_run(tmp_path: Path) -> None:

@@ -30,6 +30,7 @@ from pwoa.objectives.terms import classification, distillation, matching, mean_s
 from pwoa.recipe.sections import ObjectiveRecipe, Recipe, SearchRecipe, TrainingRecipe
 from pwoa.sparsity import Admm, Constraint, Masks
 from pwoa.sparsity.allocation import LEARNED
+from pwoa.training.refit import refit
 from pwoa.training.stage import Batch, Loss, Material, Stage
 
 TIGHTENING = 0.8
@@ -160,6 +161,8 @@ class Pwoa(PruningMethod):
 
     def __init__(self, student: nn.Module, teacher: nn.Module, material: Material, recipe: Recipe) -> None:
         super().__init__(student, teacher, material, recipe)
+        if recipe.search.refit:
+            refit(student, material, recipe.training.group, recipe.training.seed)
         mixer = Mixer(student, material, recipe)
         objective = Objective(student, teacher, material, recipe.objective, recipe.training, mixer)
         shares = None

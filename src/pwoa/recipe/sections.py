@@ -133,7 +133,7 @@ class SearchRecipe:
     In the paper the constraint is the same throughout. With a `start_rate` it begins with that rate in every layer, and
     tightens at each update, quickly at first, until it is all there after four fifths of the stage. With a `full_rate`,
     epochs and learning rates are those for that rate and above: below it, there are fewer epochs, also of fine-tuning,
-    and lower learning rates.
+    and lower learning rates. `refit` is for batch normalisation: the teacher's statistics are of adversarial examples.
     """
 
     epochs: int = number(50, "of the search stage", low=1)
@@ -147,6 +147,9 @@ class SearchRecipe:
         2, "of the stage before it that learns the layers' shares, where sparsity.allocation is learned", low=1
     )
     full_rate: float = number(0.0, "the rate below which there are fewer epochs; 0: as many at every rate", low=0)
+    refit: bool = setting(
+        False, "begin with normalisation statistics of natural images, scale and shift such that the answers stay"
+    )
 
     def __post_init__(self) -> None:
         if 0 < self.start_rate < 1:
