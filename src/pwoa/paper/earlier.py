@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict
+from functools import cache
 from pathlib import Path
 
 from pwoa.paper.cells import Key, find_teacher, known_teachers, setup_of
@@ -12,11 +13,12 @@ from pwoa.sweep.rows import TEACHER
 
 def of_presets_now(rows: Iterable[Row]) -> list[Row]:
     """Mark the rows of runs that no plan asks for any more, as presets were other ones when they were measured."""
-    marked = []
+    marked: list[Row] = []
+    asked = cache(setups)  # for these rows alone: presets may be others the next time
     for row in rows:
         known = row["table"] in ORDER and row.get("scale") in SCALES
         usual = known and row["method"] != TEACHER and not settings_of(row)
-        now = not usual or setup_of(row["run"]) in setups(row["table"], row["scale"])
+        now = not usual or setup_of(row["run"]) in asked(row["table"], row["scale"])
         marked.append(row if now else {**row, "settings": EARLIER})
     return marked
 

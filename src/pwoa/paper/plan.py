@@ -114,7 +114,6 @@ def load_plan(name: str, scale: str, where: Where, settings: Sequence[str] = ())
     return Plan(name, tree["title"], tree["show"], tree["label"], tuple(kept), tree.get("x", ""), attacks, stand_in)
 
 
-@cache
 def setups(plan: str, scale: str) -> frozenset[str]:
     """Return the setups of the runs that a plan has at a scale, as the presets are now."""
     return frozenset(cell.setup for cell in load_plan(plan, scale, str).cells)
