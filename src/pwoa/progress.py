@@ -100,11 +100,12 @@ class Pace:
     """Advances by `calls` units for each image, a little with each call of the model that an attack searches on.
 
     calls: about how often the model is called for an image. Images that are decided early are through at once.
+    share: how much of the way all images have come already, where an attack goes on.
     """
 
-    def __init__(self, advance: Callable[[int], None], images: int, calls: int) -> None:
+    def __init__(self, advance: Callable[[int], None], images: int, calls: int, share: float = 0.0) -> None:
         self._advance, self._images, self._calls = advance, images, calls
-        self._decided, self._reported, self._share = 0, 0, 0.0
+        self._decided, self._reported, self._share = 0, 0, share
 
     def watch(self, model: Callable[[T], U]) -> Callable[[T], U]:
         """Return the model, with every call of it counted."""

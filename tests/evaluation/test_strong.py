@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import json
 import re
 import warnings
 from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +19,14 @@ from torch import Tensor, nn
 
 import pwoa
 from pwoa.attacks.apgd import STRONG_CALLS
-from pwoa.attacks.registry import find_attack
+from pwoa.attacks.autoattack import State
+from pwoa.attacks.registry import ATTACKS, find_attack
+from pwoa.attacks.square import square_rounds
 from pwoa.data.images import Data
 from pwoa.errors import DefenceWarning
 from pwoa.evaluation.checks import ATTACKED, FEWEST, affordable
 from pwoa.evaluation.examples import EXAMPLES
-from pwoa.evaluation.robustness import robustness, work
+from pwoa.evaluation.robustness import Measurement, robustness, work
 from pwoa.evaluation.scores import Scores, weak_steps
 from pwoa.evaluation.subject import Subject
 from pwoa.progress import ConsoleProgress, Pace, Progress, choose_progress
@@ -266,6 +271,32 @@ def test_pace_counts_what_is_decided_early_at_once() -> None:
         model([0] * 4)
     pace.decide(4)
     assert sum(steps) == 40
+
+
+def test_the_bar_of_an_attack_that_goes_on_begins_where_it_was(
+    tiny_teacher: nn.Module, tiny_data: Data, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The calls of the parts of AutoAttack that are over count at once."""
+    fewer = replace(find_attack("square"), rounds=partial(square_rounds, queries=20))
+    monkeypatch.setitem(ATTACKS, "square", fewer)
+    whole, again = Measurement(), Measurement()
+    kept: list[State] = []
+
+    def save(measured: Measurement) -> None:
+        state = measured.ensemble
+        if state is not None and state.attack == 2 and not kept:  # after natural and APGD-CE
+            kept.append(copy.deepcopy(state))
+
+    data, steps = tiny_data.test.first(16), list[int]()
+    given: dict[str, Any] = {"attacks": ("natural", "autoattack"), "batch": 16}
+    robustness(tiny_teacher, data, SMALL, **given, measured=whole, save=save)
+    again.right, again.done, again.ensemble = {"natural": whole.right["natural"].clone()}, 16, kept[0]
+    again.seconds = {"natural": 0.0}
+    robustness(tiny_teacher, data, SMALL, **given, measured=again, advance=steps.append)
+    assert torch.equal(again.right["autoattack"], whole.right["autoattack"])
+    assert sum(steps) == work(16, given["attacks"])
+    assert steps[0] == 16  # natural
+    assert steps[1] >= 16 * find_attack("apgd-ce").calls
 
 
 def test_progress_is_shown_on_a_terminal_and_nowhere_else(monkeypatch: pytest.MonkeyPatch) -> None:

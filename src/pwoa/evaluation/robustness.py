@@ -208,7 +208,9 @@ class _Trial:
         if name in measured.right:
             self.advance(len(self.images) * _calls(name))
             return
-        pace = Pace(self.advance, len(self.images), _calls(name))
+        begun = measured.ensemble.attack if measured.ensemble else 0  # 0 is natural, then come the parts
+        over = sum(find_attack(part).calls for part in parts[: max(begun - 1, 0)])
+        pace = Pace(self.advance, len(self.images), _calls(name), over / _calls(name))
         search = surrogate or self.search
 
         def note(state: State) -> None:
