@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 import pwoa
-from pwoa.data.images import Data
+from pwoa.data.images import Data, Images
 from pwoa.demo import NAIVE
 from pwoa.errors import InputError
 from pwoa.evaluation.comparison import compare
@@ -209,6 +209,18 @@ def test_other_data_of_the_same_name_is_another_run(
     assert second.summary["images"] == 40
     with pytest.raises(InputError, match=r"holds another run \(data: there "):
         prune(tiny_teacher, other, recipe=quick(), folder=first.folder)
+
+
+def test_a_data_set_whose_images_changed_is_another_one(
+    tmp_path: Path, tiny_teacher: nn.Module, tiny_data: Data, quick: Make
+) -> None:
+    """A hash is kept for as long as a run takes, not for the next one."""
+    train = Images(tiny_data.train.pixels.clone(), tiny_data.train.labels)
+    data = Data(tiny_data.name, train, tiny_data.test, tiny_data.classes)
+    prune(tiny_teacher, data, recipe=quick(), folder=tmp_path / "run")
+    train.pixels[0] = train.pixels[1]
+    with pytest.raises(InputError, match=r"holds another run \(data: there "):
+        prune(tiny_teacher, data, recipe=quick(), folder=tmp_path / "run")
 
 
 def test_what_the_user_froze_stays(tmp_path: Path, tiny_teacher: nn.Module, tiny_data: Data, quick: Make) -> None:

@@ -497,14 +497,18 @@ def test_saving_within_epochs_takes_a_small_part_of_the_time(
 def test_the_end_of_a_stage_is_saved_when_a_save_is_due_and_that_of_the_last_one_always(
     tmp_path: Path, tiny_teacher: nn.Module, tiny_data: Data, quick: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    saves: list[tuple[int, int]] = []
-    monkeypatch.setattr(Run, "save_checkpoint", lambda run, state: saves.append((state["stage"], state["epoch"])))
+    """After the last one nothing is saved that only further training would need."""
+    states: list[Mapping[str, Any]] = []
+    monkeypatch.setattr(Run, "save_checkpoint", lambda run, state: states.append(state))
     for seconds in (1000.0, 0.0):
         folder = tmp_path / f"{seconds:g}"
         stages: list[Stage] = [Classify(tiny_teacher, epochs=2), Classify(tiny_teacher, epochs=1)]
         recipe = quick(training__batch=72, training__checkpoint_seconds=seconds)
         engine_for(folder, tiny_teacher, stages, tiny_data, recipe).train()
-    assert saves == [(2, 0), (0, 1), (1, 0), (2, 0)]
+    assert [(state["stage"], state["epoch"]) for state in states] == [(2, 0), (0, 1), (1, 0), (2, 0)]
+    for state in states:
+        assert ({"model", "optimizer", "average", "stages"} <= set(state)) == (state["stage"] < 2)
+        assert (state["best"] is not None) == (state["stage"] == 2)
 
 
 class Slow(Classify):
