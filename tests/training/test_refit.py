@@ -15,6 +15,7 @@ from pwoa.methods.pwoa import Pwoa
 from pwoa.recipe import Recipe
 from pwoa.training.refit import refit
 from pwoa.training.stage import Batch, Material
+from tests.training.test_groups import net as plain_net
 
 Make = Callable[..., Recipe]
 IMAGES = 64
@@ -22,32 +23,17 @@ IMAGES = 64
 
 def net(**settings: Any) -> nn.Sequential:
     """Return a network whose statistics are of other images than those of `material`, as a robust teacher's are."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        model = nn.Sequential(
-            nn.Conv2d(2, 3, 3, bias=False),
-            nn.BatchNorm2d(3, **settings),
-            nn.ReLU(),
-            nn.Flatten(),
-            nn.Linear(3 * 4, 5),
-            nn.BatchNorm1d(5, **settings),
-            nn.ReLU(),
-            nn.Linear(5, 3),
-        )
-        for layer in model:
-            if isinstance(layer, (nn.BatchNorm1d, nn.BatchNorm2d)) and layer.affine:
-                nn.init.uniform_(layer.weight, 0.5, 1.5)
-                nn.init.normal_(layer.bias)
-        with torch.no_grad():
-            for _ in range(20):
-                model(3 * torch.rand(32, 2, 4, 4) - 1)
+    model = plain_net(**settings).float()
+    with torch.no_grad():
+        for part in (3 * torch.rand(640, 2, 4, 4, generator=torch.Generator().manual_seed(2)) - 1).split(32):
+            model(part)
     return model.eval()
 
 
 def material() -> Material:
     x = torch.rand(IMAGES + 8, 2, 4, 4, generator=torch.Generator().manual_seed(1))
     index = torch.arange(IMAGES + 8)
-    return Material(Images(x, index % 3), index[:IMAGES], index[IMAGES:], 3)
+    return Material(Images(x, index % 5), index[:IMAGES], index[IMAGES:], 5)
 
 
 def images() -> Tensor:
@@ -84,6 +70,16 @@ def test_layers_without_a_scale_or_without_statistics_are_left_alone(settings: d
     before = copy.deepcopy(model.state_dict())
     refit(model, material(), 16, 0)
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+
+
+def test_what_the_user_froze_is_left_alone() -> None:
+    model = net()
+    model[1].requires_grad_(False)
+    before = copy.deepcopy(model.state_dict())
+    refit(model, material(), 16, 0)
+    same = {name for name, value in model.state_dict().items() if torch.equal(value, before[name])}
+    assert {name for name in before if name.startswith("1.")} <= same
+    assert "5.running_mean" not in same
 
 
 def test_a_layer_that_is_not_used_is_left_alone() -> None:

@@ -47,6 +47,11 @@ class Material:
         x, y = self.images.batch(index)
         return AUGMENTATIONS[self.augment](x, generator), y
 
+    def some(self, images: int, batch: int) -> Tensor:
+        """Return the positions of about so many training images, in whole batches; from all parts of sorted data."""
+        count = max(min(len(self.train), images) // batch, 1) * batch
+        return self.train[torch.arange(count, device=self.train.device) * len(self.train) // count]
+
     def example(self) -> Tensor:
         """Return an image, as a batch of one."""
         return self.images.batch(self.validation[:1])[0]

@@ -48,10 +48,7 @@ class Validation:
         context, batch = self._context, self._context.recipe.batch
         if not layers_with_statistics(context.model):
             return
-        train = context.material.train
-        count = max(min(len(train), STATISTICS) // batch, 1) * batch
-        at_a_time = self._at_a_time
-        some = train[torch.arange(count, device=train.device) * len(train) // count]  # they may be sorted by class
+        at_a_time, some = self._at_a_time, context.material.some(STATISTICS, batch)
         context.model.train()
         self._generator.manual_seed(context.recipe.seed)
         with statistics_anew(context.model) as note, context.plan.undivided(at_a_time):
